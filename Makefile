@@ -1,0 +1,35 @@
+# The commands of this project. Each target does its own set-up.
+SHELL := /bin/bash
+PY := .venv/bin/python
+
+.PHONY: setup demo test check bench lock clean
+
+setup: ## virtual environment, locked dependencies, Prometheus and Alertmanager
+	@scripts/setup.sh
+
+demo: setup ## a PPO run diverges, is stopped, rolled back, restarted, and recovers
+	@$(PY) -m fusewire_trainer.demo $(if $(FAULT),--fault $(FAULT))
+
+test: setup ## all tests
+	@$(PY) -m pytest $(ARGS)
+
+check: setup ## linters, types, rules
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@promtool check rules rules/*.yaml rules/presets/*.yaml
+
+bench: setup ## budgets, as ratios measured in one run
+	@$(PY) -m pytest -m bench -p no:randomly --override-ini timeout=900 -s tests
+
+lock: ## renew requirements.lock from pyproject.toml (a local build of torch is locked as its public version)
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
+	    >requirements.in
+	@$(PY) -m piptools compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
+	    --no-emit-trusted-host --no-annotate --no-header --allow-unsafe --output-file requirements.lock \
+	    pyproject.toml requirements.in
+	@rm requirements.in
+	@sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

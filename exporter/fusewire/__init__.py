@@ -1,0 +1,1 @@
+"""fusewire in the trainer's process: telemetry, snapshots, attempt parameters."""

@@ -1,0 +1,1 @@
+"""fusewire's webhook: intake, breaker, engine, actuators, gate and command line."""

@@ -1,0 +1,151 @@
+"""The configuration: frozen dataclasses, loaded from one YAML file and checked before anything starts.
+
+The schema is the dataclasses below: unknown keys and values of another type are refused with the key's path.
+Secrets are named by file, never written into the configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthConfig:
+    """Who may talk to the webhook. Without token files it listens on loopback only."""
+
+    alert_token_file: str | None = None
+    """File with the bearer token that Alertmanager and Prometheus send."""
+    command_token_file: str | None = None
+    """File with the bearer token of people (CLI, API, console)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsConfig:
+    """TLS of the webhook's listener."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str | None = None
+    """Require client certificates signed by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenConfig:
+    """Where the webhook listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 9095
+    tls: TlsConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrometheusConfig:
+    """The Prometheus that watches the runs. Without ``url``, ``fusewire run`` starts one."""
+
+    url: str | None = None
+    scrape_interval_seconds: float = 1.0
+    evaluation_interval_seconds: float = 1.0
+    rule_files: tuple[str, ...] = ()
+    """Rule files of a Prometheus started here; empty: the default pack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertmanagerConfig:
+    """The Alertmanager that delivers the alerts. Without ``url``, ``fusewire run`` starts one."""
+
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopConfig:
+    """How an attempt is stopped."""
+
+    grace_seconds: float = 30.0
+    """Between SIGTERM to the root process and SIGTERM to what is left of its tree."""
+    kill_seconds: float = 10.0
+    """Between SIGTERM to the tree and SIGKILL, and again until every process must be gone."""
+    gpu_release_seconds: float = 30.0
+    """Bound on waiting for the tree's GPU memory to be seen free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotConfig:
+    """When a snapshot is written, when it becomes stable, and which are kept."""
+
+    every_steps: int = 100
+    """``run.snapshot_due`` is true at multiples of it."""
+    watch_steps: int = 100
+    """M: steps that Prometheus must have seen after a snapshot before it can become stable."""
+    watch_seconds: float | None = None
+    """T: seconds that must have passed too; None: longest ``for:`` + window + 2 × (scrape + evaluation)."""
+    verify: Literal["full", "sampled"] = "full"
+    keep_promoted: int = 3
+    """The newest K promoted snapshots are always kept; older ones thin out exponentially."""
+    keep_total: int = 20
+    keep_days: float | None = None
+    keep_bytes: int | None = None
+    keep_quarantined: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryConfig:
+    """What a failure changes at the restart, and how often."""
+
+    lr_factor: float = 0.5
+    """The learning-rate scale is multiplied by it at each divergence."""
+    lr_scale_floor: float = 0.125
+    new_seed: bool = True
+    """A divergence restarts with a new seed and discards the snapshot's generator states."""
+    divergences_per_incident: int = 3
+    divergences_per_run: int = 10
+    infrastructure_failures: int = 5
+    """Infrastructure failures in a row (without a promotion between them) before LOCKED."""
+    backoff_seconds: float = 1.0
+    """Before the first infrastructure restart; doubles with each further one."""
+    backoff_max_seconds: float = 300.0
+    settle_seconds: float = 5.0
+    """How long evidence on a self-inflicted exit may still arrive."""
+    probation_steps: int | None = None
+    """Watched steps within which an incident must end; None: 20 × watch_steps."""
+    without_stable: Literal["scratch", "lock"] = "scratch"
+    """What a divergence does while no snapshot is stable."""
+    success_exit_codes: tuple[int, ...] = ()
+    """Exit codes that mean finished although ``run.complete()`` was not called."""
+    fatal_exit_codes: tuple[int, ...] = ()
+    """Exit codes that mean: do not restart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One guarded run."""
+
+    command: tuple[str, ...]
+    """argv; ``{resume_from}``, ``{lr_scale}``, ``{seed}``, ``{attempt}``, ``{run_dir}`` are filled in."""
+    algorithm: str = ""
+    mode: Literal["act", "observe"] = "act"
+    """``observe`` journals what would have been done and does nothing."""
+    seed: int = 0
+    """Run seed; the seeds of the attempts derive from it."""
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    window_seconds: float = 10.0
+    return_window_updates: int = 100
+    purge_command: tuple[str, ...] = ()
+    """Run after a rollback, with ``{watermark}`` of the target filled in: removes the bad policy's data."""
+    purge_timeout_seconds: float = 300.0
+    stop: StopConfig = StopConfig()
+    snapshots: SnapshotConfig = SnapshotConfig()
+    retry: RetryConfig = RetryConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole file."""
+
+    runs_dir: str = "runs"
+    listen: ListenConfig = ListenConfig()
+    auth: AuthConfig = AuthConfig()
+    prometheus: PrometheusConfig = PrometheusConfig()
+    alertmanager: AlertmanagerConfig = AlertmanagerConfig()
+    runs: dict[str, RunConfig] = field(default_factory=dict)

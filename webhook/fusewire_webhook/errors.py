@@ -1,0 +1,61 @@
+"""Errors of the webhook package: one line for a person, and a machine-readable ``reason``."""
+
+from __future__ import annotations
+
+
+class WebhookError(Exception):
+    """fusewire cannot go on with what it was given."""
+
+    reason = "webhook"
+
+
+class ConfigError(WebhookError):
+    """A configuration file, key or flag is wrong. The message names it and the remedy."""
+
+    reason = "config"
+
+
+class PayloadError(WebhookError):
+    """A request body is not what Alertmanager sends."""
+
+    reason = "payload"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class JournalError(WebhookError):
+    """The journal could not store or read an event."""
+
+    reason = "journal"
+
+
+class IllegalTransitionError(WebhookError):
+    """An event arrived that cannot happen in the present state: a fault of fusewire itself."""
+
+    reason = "illegal_transition"
+
+
+class ActuatorError(WebhookError):
+    """An attempt could not be started or stopped."""
+
+    reason = "actuator"
+
+
+class PrometheusError(WebhookError):
+    """Prometheus did not answer, or answered with an error."""
+
+    reason = "prometheus"
+
+
+class StackError(WebhookError):
+    """Prometheus or Alertmanager could not be started."""
+
+    reason = "stack"
+
+
+class CommandError(WebhookError):
+    """A person's command cannot be carried out on this run now."""
+
+    reason = "command"
