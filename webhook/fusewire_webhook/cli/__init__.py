@@ -1,0 +1,82 @@
+"""The command line ``fusewire``.
+
+Each sub-command is a module of this package with ``register(subparsers)``. It adds its parser and sets
+``handler=function`` as a default; the function takes the parsed arguments and returns the exit code. Errors of
+this project become one line on stderr.
+
+Exit codes: 0 completed · 1 failed · 2 bad input · 3 a run is LOCKED · 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+
+from fusewire import __version__
+from fusewire.errors import FusewireError
+from fusewire_webhook.errors import CommandError, ConfigError, WebhookError
+
+OK = 0
+FAILED = 1
+BAD_INPUT = 2
+LOCKED = 3
+INTERRUPTED = 130
+
+Handler = Callable[[argparse.Namespace], int]
+
+_COMMANDS = (
+    "run", "serve", "status", "people", "history", "check", "snapshots", "backtest", "postmortem", "demo",
+)  # fmt: skip
+"""Modules of sub-commands in the order of ``--help``."""
+
+_EXTRA = ("aiohttp", "yaml", "rich")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every sub-command that is installed."""
+    parser = argparse.ArgumentParser(
+        prog="fusewire",
+        description="A circuit breaker for RL training, wired from Prometheus and Alertmanager.",
+        epilog="Exit codes: 0 completed, 1 failed, 2 bad input, 3 a run is LOCKED, 130 ended by Ctrl-C.",
+    )
+    parser.add_argument("--version", action="version", version=f"fusewire {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        module = f"{__name__}.{name}"
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module).register(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"fusewire: {', '.join(missing)} not installed: pip install 'fusewire[webhook]' brings the "
+            "command line and the webhook",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
+    arguments = build_parser().parse_args(argv)
+    handler: Handler = arguments.handler
+    try:
+        return handler(arguments)
+    except (ConfigError, CommandError) as error:
+        return _say(error, BAD_INPUT)
+    except (WebhookError, FusewireError) as error:
+        return _say(error, FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output has gone (`fusewire log RUN | head`)
+        sys.stderr.close()
+        return OK
+
+
+def _say(error: Exception, code: int) -> int:
+    print("fusewire: " + " ".join(str(error).split()), file=sys.stderr)
+    return code
