@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 
-from fusewire import __version__
 from fusewire.errors import FusewireError
 from fusewire_webhook.errors import CommandError, ConfigError, WebhookError
 
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="A circuit breaker for RL training, wired from Prometheus and Alertmanager.",
         epilog="Exit codes: 0 completed, 1 failed, 2 bad input, 3 a run is LOCKED, 130 ended by Ctrl-C.",
     )
-    parser.add_argument("--version", action="version", version=f"fusewire {__version__}")
+    parser.add_argument("--version", action="version", version=f"fusewire {importlib.metadata.version('fusewire')}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in _COMMANDS:
         module = f"{__name__}.{name}"
