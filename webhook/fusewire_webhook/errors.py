@@ -59,3 +59,9 @@ class CommandError(WebhookError):
     """A person's command cannot be carried out on this run now."""
 
     reason = "command"
+
+
+class UnknownRunError(WebhookError):
+    """No run of this name is guarded here."""
+
+    reason = "unknown_run"
