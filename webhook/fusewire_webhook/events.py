@@ -23,8 +23,8 @@ class Event:
     at: float = 0.0
 
     def payload(self) -> dict[str, Any]:
-        """The fields as JSON values, without ``kind`` and ``at``."""
-        values = dataclasses.asdict(self)
+        """The fields as JSON values, without ``kind`` and ``at``; dicts are shared, not copied."""
+        values = dict(vars(self))
         del values["at"]
         return values
 
@@ -38,7 +38,9 @@ class RunDeclared(Event):
 
     kind: ClassVar[str] = "run_declared"
     policy: dict[str, Any]
-    """Every setting that a decision depends on (:class:`fusewire_webhook.breaker.Policy` as JSON)."""
+    """Every setting that a decision depends on (:class:`fusewire_webhook.policy.Policy` as JSON)."""
+    first_attempt: int = 0
+    """Lowest attempt number that is free in the run directory (above 0 where a journal was lost)."""
 
 
 # What the outside reports --------------------------------------------------------------------------------
@@ -100,6 +102,14 @@ class SnapshotRejected(Event):
     step: int
     attempt: int
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotsRemoved(Event):
+    """Retention deleted snapshots."""
+
+    kind: ClassVar[str] = "snapshots_removed"
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +189,8 @@ class StopConfirmed(Event):
     """Processes that needed SIGKILL."""
     gpu: str = "unknown"
     """``released``, ``unknown`` (no NVML) or ``none`` (the tree held no GPU)."""
+    step: int | None = None
+    """Last step that the attempt had reported, where it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +222,8 @@ class RollbackFailed(Event):
 
     kind: ClassVar[str] = "rollback_failed"
     reason: str
+    target: str | None = None
+    """The snapshot that could not be used; None: no snapshot in particular."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +241,14 @@ class TimerElapsed(Event):
 
     kind: ClassVar[str] = "timer_elapsed"
     name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WouldHaveActed(Event):
+    """In observe mode: what would have been done now."""
+
+    kind: ClassVar[str] = "would_have_acted"
+    words: str
 
 
 # What people decide --------------------------------------------------------------------------------------
@@ -260,11 +282,16 @@ class MonitoringChanged(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunDeclared, AlertReported, SnapshotSeen, SnapshotPromoted, SnapshotRejected, StepsWatched,
+        RunDeclared, AlertReported, SnapshotSeen, SnapshotPromoted, SnapshotRejected, SnapshotsRemoved, StepsWatched,
         AttemptStarted, StartFailed, ProcessExited, ExitClassified, StopConfirmed, StopUnconfirmed,
-        RolledBack, RollbackFailed, PurgeFinished, TimerElapsed, Command, MonitoringChanged,
+        RolledBack, RollbackFailed, PurgeFinished, TimerElapsed, WouldHaveActed, Command, MonitoringChanged,
     )
 }  # fmt: skip
+
+
+_FIELDS: dict[str, frozenset[str]] = {
+    kind: frozenset(f.name for f in dataclasses.fields(cls)) - {"at"} for kind, cls in KINDS.items()
+}
 
 
 def decode(kind: str, at: float, payload: dict[str, Any]) -> Event:
@@ -274,10 +301,10 @@ def decode(kind: str, at: float, payload: dict[str, Any]) -> Event:
         KeyError: the kind is unknown to this version.
     """
     cls = KINDS[kind]
-    names = {f.name for f in dataclasses.fields(cls)}
+    names = _FIELDS[kind]
     values = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in payload.items()
-        if name in names and name != "at"
+        if name in names
     }
     return cls(at=at, **values)
