@@ -1,0 +1,237 @@
+"""A Prometheus and an Alertmanager of one's own, as children of ``fusewire run``.
+
+They listen on free loopback ports, keep everything under one folder, are restarted when they die and never
+outlive the thread that started them. Where the configuration names a URL, the running one is used instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from fusewire.files import write_atomically
+from fusewire_webhook.errors import StackError
+from fusewire_webhook.stack.binaries import (
+    RELOAD_FLAG,
+    check_rules,
+    find_binaries,
+    resolve_rule_files,
+    takes_reload_flag,
+)
+from fusewire_webhook.stack.child import Child, ChildDeath, Command, start_on_free_port
+from fusewire_webhook.stack.generate import (
+    WebhookAddress,
+    alertmanager_config,
+    duration,
+    prometheus_config,
+)
+
+__all__ = [
+    "ChildDeath",
+    "Stack",
+    "WebhookAddress",
+    "alertmanager_config",
+    "duration",
+    "prometheus_config",
+    "start_stack",
+]
+
+log = logging.getLogger(__name__)
+
+
+class Stack:
+    """The two servers, running; made by :func:`start_stack`."""
+
+    def __init__(self, *, prometheus_url: str, alertmanager_url: str, http: aiohttp.ClientSession) -> None:
+        self.prometheus_url = prometheus_url
+        self.alertmanager_url = alertmanager_url
+        self.children: dict[str, Child] = {}
+        """The servers that were started here: ``prometheus``, ``alertmanager``."""
+        self._http = http
+
+    async def check(self) -> dict[str, str]:
+        """What is wrong now, by server, for a person; empty when both answer."""
+        answers = {
+            "prometheus": await self._ready("prometheus", self.prometheus_url),
+            "alertmanager": await self._ready("alertmanager", self.alertmanager_url),
+        }
+        return {name: problem for name, problem in answers.items() if problem}
+
+    async def close(self) -> None:
+        """End what was started here, Prometheus first; at most some seconds."""
+        for child in reversed(self.children.values()):
+            await child.close()
+
+    async def _ready(self, name: str, url: str) -> str:
+        if name in self.children:
+            return await self.children[name].ready()
+        try:
+            async with self._http.get(f"{url}/-/ready", timeout=aiohttp.ClientTimeout(total=2.0)) as answer:
+                return "" if answer.status == 200 else f"{name} at {url} answers {answer.status}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return f"{name} at {url} does not answer: {error or 'timeout'}"
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def start_stack(
+    folder: Path,
+    *,
+    webhook_host: str,
+    webhook_port: int,
+    rule_files: Sequence[str | Path],
+    scrape_interval: float,
+    evaluation_interval: float,
+    prometheus_url: str | None = None,
+    alertmanager_url: str | None = None,
+    alert_token_file: str | Path | None = None,
+    webhook_ca_file: str | Path | None = None,
+    people: Mapping[str, Any] | None = None,
+    retention: str = "15d",
+    fast: bool = False,
+    path: str | None = None,
+    pick_port: Callable[[], int] = free_port,
+    progress: Callable[[str], None] = log.info,
+    on_death: Callable[[ChildDeath], None] = lambda death: log.warning("%s", death),
+) -> AsyncIterator[Stack]:
+    """Start what has no URL, wait until it is ready, end it on leaving.
+
+    Start it when the webhook's ``/sd`` answers already: a target that is listed then is scraped about 5 s after
+    Prometheus starts; with ``fast`` (short intervals of discovery, for tests) one that appears later after at
+    most 5 s.
+
+    Args:
+        folder: takes configuration, data and logs.
+        rule_files: files, folders and globs; referenced, not copied.
+        scrape_interval: seconds; likewise ``evaluation_interval``.
+        retention: how long Prometheus keeps samples, in its own notation.
+        path: search path of the programs; None: ``PATH``.
+        progress: gets one line per thing that takes time.
+        on_death: told about each unexpected end of a server.
+
+    Raises:
+        StackError: a program is missing, a rule file is bad, or a server did not become ready.
+    """
+    if prometheus_url is not None and alertmanager_url is None:
+        raise StackError(
+            "prometheus.url is set, alertmanager.url is not: a Prometheus that fusewire did not start cannot know "
+            "an Alertmanager that it starts; set alertmanager.url to the one your Prometheus alerts"
+        )
+    binaries = find_binaries(prometheus=prometheus_url is None, alertmanager=alertmanager_url is None, path=path)
+    webhook = WebhookAddress(
+        host=webhook_host,
+        port=webhook_port,
+        token_file=_absolute(alert_token_file),
+        ca_file=_absolute(webhook_ca_file),
+    )
+    rules = await asyncio.to_thread(resolve_rule_files, rule_files) if prometheus_url is None else ()
+    await check_rules(binaries.promtool, rules)
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    async with AsyncExitStack() as cleanup:
+        http = await cleanup.enter_async_context(aiohttp.ClientSession())
+        stack = Stack(
+            prometheus_url=(prometheus_url or "").rstrip("/"),
+            alertmanager_url=(alertmanager_url or "").rstrip("/"),
+            http=http,
+        )
+        cleanup.push_async_callback(stack.close)
+        if binaries.alertmanager is not None:
+            progress("starting Alertmanager")
+            await _write(folder / "alertmanager.yml", alertmanager_config(webhook=webhook, people=people))
+            child, port = await start_on_free_port(
+                _alertmanager(binaries.alertmanager, folder, http, on_death), free_port=pick_port
+            )
+            stack.children["alertmanager"] = child
+            stack.alertmanager_url = f"http://127.0.0.1:{port}"
+        if binaries.prometheus is not None:
+            progress("starting Prometheus")
+            config = prometheus_config(
+                webhook=webhook,
+                alertmanager_url=stack.alertmanager_url,
+                rule_files=rules,
+                scrape_interval=scrape_interval,
+                evaluation_interval=evaluation_interval,
+                discovery_interval=0.1 if fast else 1.0,
+            )
+            await _write(folder / "prometheus.yml", config)
+            options = [f"--storage.tsdb.retention.time={retention}"]
+            if await takes_reload_flag(binaries.prometheus):
+                options.append(f"{RELOAD_FLAG}={'10ms' if fast else '500ms'}")
+            child, port = await start_on_free_port(
+                _prometheus(binaries.prometheus, folder, http, on_death, options), free_port=pick_port
+            )
+            stack.children["prometheus"] = child
+            stack.prometheus_url = f"http://127.0.0.1:{port}"
+        progress(f"Prometheus {stack.prometheus_url}, Alertmanager {stack.alertmanager_url}")
+        yield stack
+
+
+def _alertmanager(
+    program: str, folder: Path, http: aiohttp.ClientSession, on_death: Callable[[ChildDeath], None]
+) -> Callable[[int], Child]:
+    def make(port: int) -> Child:
+        command = Command(
+            name="Alertmanager",
+            argv=(
+                program,
+                f"--config.file={folder / 'alertmanager.yml'}",
+                f"--storage.path={folder / 'alertmanager-data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--cluster.listen-address=",
+            ),
+            ready_url=f"http://127.0.0.1:{port}/-/ready",
+            log=folder / "alertmanager.log",
+        )
+        return Child(command, http=http, on_death=on_death)
+
+    return make
+
+
+def _prometheus(
+    program: str,
+    folder: Path,
+    http: aiohttp.ClientSession,
+    on_death: Callable[[ChildDeath], None],
+    options: Sequence[str],
+) -> Callable[[int], Child]:
+    def make(port: int) -> Child:
+        command = Command(
+            name="Prometheus",
+            argv=(
+                program,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'prometheus-data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--rules.alert.resend-delay=5s",
+                *options,
+            ),
+            ready_url=f"http://127.0.0.1:{port}/-/ready",
+            log=folder / "prometheus.log",
+        )
+        return Child(command, http=http, on_death=on_death)
+
+    return make
+
+
+def _absolute(path: str | Path | None) -> str | None:
+    return None if path is None else os.path.abspath(path)  # noqa: PTH100 (no file system access)
+
+
+async def _write(path: Path, config: Mapping[str, Any]) -> None:
+    text = yaml.safe_dump(dict(config), sort_keys=False)
+    await asyncio.to_thread(write_atomically, path, text.encode(), durable=False)
