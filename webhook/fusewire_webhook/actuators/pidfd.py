@@ -1,0 +1,66 @@
+"""Awaiting processes on the event loop, through pidfds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+
+from fusewire_webhook.actuators.tree import ProcessId, ProcessTable
+
+
+async def until_ended(table: ProcessTable, processes: Sequence[ProcessId], seconds: float | None = None) -> bool:
+    """Wait until every one of these processes has ended; False: ``seconds`` passed first."""
+
+    def open_all() -> list[int]:
+        return [fd for process in processes if (fd := table.open(process)) is not None]
+
+    fds = await asyncio.to_thread(open_all)
+    try:
+        async with asyncio.timeout(seconds):
+            for fd in fds:
+                await readable(fd)
+    except TimeoutError:
+        return False
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return True
+
+
+async def readable(fd: int) -> None:
+    """Wait until ``fd`` can be read; a pidfd can once its process has ended."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+class Reaper:
+    """Reaps children that were started behind asyncio's back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[int, asyncio.AbstractEventLoop]] = {}
+
+    async def adopt(self, pid: int) -> None:
+        """Reap this child when it ends."""
+        loop = asyncio.get_running_loop()
+        fd = os.pidfd_open(pid)
+        self._waiting[fd] = (pid, loop)
+        loop.add_reader(fd, self._reap, fd)
+
+    def close(self) -> None:
+        """Reap what has ended and forget the rest: init inherits it when this process ends."""
+        for fd in list(self._waiting):
+            self._reap(fd)
+
+    def _reap(self, fd: int) -> None:
+        pid, loop = self._waiting.pop(fd)
+        loop.remove_reader(fd)
+        os.close(fd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
