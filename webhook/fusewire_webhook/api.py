@@ -1,0 +1,206 @@
+"""``/api``: what people read and decide, for the CLI and the console.
+
+Every answer is JSON; an error is ``{"error": "one sentence", "reason": "…"}``. ``GET /api/events`` is a stream of
+server-sent events: ``overview`` at first and when the watch changes, ``run`` with a run's whole view whenever
+something happened to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast, get_args, get_type_hints
+
+from aiohttp import web
+
+from fusewire_webhook.deps import DEPS, STREAMS, Deps
+from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError, WebhookError
+from fusewire_webhook.events import Command
+
+VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)["verb"]) if verb != "shutdown")
+"""What a person can decide through the API. ``shutdown`` belongs to the process that serves."""
+
+_LONGEST_TEXT = 2000
+_LARGEST_PAGE = 10_000
+_BEAT_SECONDS = 5.0
+_SOURCES = ("cli", "api", "console")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def routes() -> list[tuple[str, str, Handler]]:
+    """(method, path, handler) of everything below ``/api``."""
+    return [
+        ("GET", "/api/runs", _errors_as_json(_runs)),
+        ("GET", "/api/runs/{run}", _errors_as_json(_run)),
+        ("GET", "/api/runs/{run}/log", _errors_as_json(_log)),
+        ("POST", "/api/runs/{run}/{verb}", _errors_as_json(_command)),
+        ("GET", "/api/events", _events),
+    ]
+
+
+def answer(value: Any, *, status: int = 200) -> web.Response:
+    """``value`` as JSON. NaN and infinities become null: browsers cannot read them."""
+    return web.json_response(value, status=status, headers={"Cache-Control": "no-store"}, dumps=_dumps)
+
+
+def overview(deps: Deps) -> dict[str, Any]:
+    """Everything at a glance: what ``GET /api/runs`` answers."""
+    watch = deps.watch()
+    return {
+        "runs": [view.to_json() for view in deps.engine.views()],
+        "monitoring": {"degraded": watch.degraded, "reasons": watch.reasons, "parts": dict(watch.parts)},
+        "unknown_alerts": deps.receiver.strangers.as_json(),
+    }
+
+
+async def _runs(request: web.Request) -> web.StreamResponse:
+    return answer(overview(request.app[DEPS]))
+
+
+async def _run(request: web.Request) -> web.StreamResponse:
+    return answer(request.app[DEPS].engine.view(request.match_info["run"]).to_json())
+
+
+async def _log(request: web.Request) -> web.StreamResponse:
+    """Entries after number ``after`` (0: from the start), at most ``limit``."""
+    deps = request.app[DEPS]
+    run = request.match_info["run"]
+    deps.engine.view(run)  # an unknown run is 404, not an empty log
+    after = _whole(request, "after", default=0)
+    limit = min(_whole(request, "limit", default=1000), _LARGEST_PAGE)
+    entries = await deps.read_log(run, after, limit)
+    return answer({"run": run, "entries": entries})
+
+
+async def _command(request: web.Request) -> web.StreamResponse:
+    deps = request.app[DEPS]
+    run, verb = request.match_info["run"], request.match_info["verb"]
+    if verb not in VERBS:
+        raise web.HTTPNotFound(text=f"no such command: {verb}; there are {', '.join(VERBS)}")
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="send the command as application/json")
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise _bad(f"the body is not JSON: {error}") from error
+    view = await deps.engine.command(run, command_of(verb, body, at=deps.clock()))
+    return answer(view.to_json())
+
+
+def command_of(verb: str, body: Any, *, at: float) -> Command:
+    """The command that a body describes.
+
+    Raises:
+        web.HTTPBadRequest: ``who`` or ``why`` is missing, or a value is of another type.
+    """
+    if not isinstance(body, dict):
+        raise _bad('send an object such as {"who": "ada", "why": "the critic looks wrong"}')
+    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source"})
+    if unknown:
+        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, source")
+    snapshot, scratch, source = body.get("snapshot"), body.get("scratch", False), body.get("source", "api")
+    if not isinstance(snapshot, str | None) or not isinstance(scratch, bool):
+        raise _bad("'snapshot' must be a text and 'scratch' true or false")
+    if source not in _SOURCES:
+        raise _bad(f"'source' must be one of {', '.join(_SOURCES)}")
+    return Command(
+        at=at,
+        verb=cast(Any, verb),
+        who=_sentence(body, "who"),
+        why=_sentence(body, "why"),
+        snapshot=snapshot,
+        scratch=scratch,
+        source=source,
+    )
+
+
+def _sentence(body: dict[str, Any], key: str) -> str:
+    text = body.get(key)
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_TEXT:
+        raise _bad(f"{key!r} is needed, a text: the journal keeps who decided and why")
+    return text.strip()
+
+
+def _bad(text: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=text)
+
+
+async def _events(request: web.Request) -> web.StreamResponse:
+    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+    deps = request.app[DEPS]
+    task = asyncio.current_task()
+    assert task is not None
+    request.app[STREAMS].add(task)
+    stream = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
+    with contextlib.suppress(ConnectionResetError):
+        async with deps.changes() as changes:
+            await stream.prepare(request)
+            await stream.write(_sse("overview", overview(deps)))
+            watch = deps.watch()
+            following = asyncio.ensure_future(anext(changes))
+            try:
+                while True:
+                    done, _ = await asyncio.wait({following}, timeout=_BEAT_SECONDS)
+                    if done:
+                        await stream.write(_sse("run", following.result().to_json()))
+                        following = asyncio.ensure_future(anext(changes))
+                    elif (now := deps.watch()) != watch:
+                        watch = now
+                        await stream.write(_sse("overview", overview(deps)))
+                    else:
+                        await stream.write(b": still here\n\n")
+            except StopAsyncIteration:
+                pass
+            finally:
+                following.cancel()
+                request.app[STREAMS].discard(task)
+    return stream
+
+
+def _sse(event: str, value: Any) -> bytes:
+    return f"event: {event}\ndata: {_dumps(value)}\n\n".encode()
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _whole(request: web.Request, name: str, *, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise _bad(f"{name}={text!r} is no whole number")
+    return int(text)
+
+
+def _errors_as_json(handler: Handler) -> Handler:
+    @functools.wraps(handler)
+    async def wrapped(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except WebhookError as error:
+            status = next((code for cls, code in _STATUS.items() if isinstance(error, cls)), 500)
+            return answer({"error": str(error), "reason": error.reason}, status=status)
+        except web.HTTPException as error:
+            return answer({"error": error.text, "reason": "request"}, status=error.status)
+
+    return wrapped
+
+
+_STATUS: dict[type[WebhookError], int] = {UnknownRunError: 404, CommandError: 409, JournalError: 503}

@@ -1,0 +1,81 @@
+"""What the HTTP surface is built from. Tests build it from fakes, ``service.py`` from the real parts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from fusewire_webhook.events import Command
+from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.receiver import Receiver
+from fusewire_webhook.redact import Secret
+from fusewire_webhook.view import RunView, Target
+
+
+class Breakers(Protocol):
+    """What the HTTP surface needs of the engine."""
+
+    def view(self, run: str) -> RunView:
+        """The run's present picture; raises UnknownRunError."""
+        ...
+
+    def views(self) -> Iterable[RunView]:
+        """Every guarded run."""
+        ...
+
+    def targets(self) -> Iterable[Target]:
+        """Every exporter to scrape."""
+        ...
+
+    def command(self, run: str, command: Command) -> Awaitable[RunView]:
+        """Journal a person's decision; raises UnknownRunError, CommandError, JournalError."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Whether the watch itself is alive."""
+
+    degraded: bool = False
+    reasons: tuple[str, ...] = ()
+    """One sentence for each thing that is wrong."""
+    parts: Mapping[str, bool] = field(default_factory=dict)
+    """Degraded or not, for each of :data:`fusewire_webhook.metrics.PARTS`."""
+    watchdog_age_seconds: float | None = None
+    """Since the last beat; None before the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deps:
+    """Everything that a request may reach."""
+
+    engine: Breakers
+    receiver: Receiver
+    metrics: Metrics
+    read_log: Callable[[str, int, int], Awaitable[list[dict[str, Any]]]]
+    """Journal entries of a run after a number, at most so many: ``{"seq", "at", "kind", …}``."""
+    changes: Callable[[], AbstractAsyncContextManager[AsyncIterator[RunView]]]
+    """A subscription to the views of runs to which something happens."""
+    watch: Callable[[], Watch] = Watch
+    alert_token: Secret | None = None
+    command_token: Secret | None = None
+    scrape_interval_seconds: float = 1.0
+    resources: tuple[Callable[[web.Application], AsyncIterator[None]], ...] = ()
+    """Started in this order before the first request, released in the reverse order after the last one."""
+    background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+    """Tasks that run as long as the application does, by the name that ``/readyz`` calls them."""
+    clock: Callable[[], float] = time.time
+    """Unix seconds."""
+
+
+DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
+FALLEN: web.AppKey[dict[str, str]] = web.AppKey("fallen", dict)
+"""Background tasks that ended although they should not have, with their errors."""
+STREAMS: web.AppKey[set[asyncio.Task[Any]]] = web.AppKey("streams", set)
+"""Requests that last until the client goes; they end when the application shuts down."""
