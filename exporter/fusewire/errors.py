@@ -30,3 +30,7 @@ class SnapshotError(FusewireError):
     """A snapshot could not be written, or cannot be used."""
 
     reason = "snapshot"
+
+    def __init__(self, message: str, *, reason: str = "snapshot") -> None:
+        super().__init__(message)
+        self.reason = reason

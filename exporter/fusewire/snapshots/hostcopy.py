@@ -1,0 +1,170 @@
+"""A copy of the state in host memory that is reused from snapshot to snapshot.
+
+The copy is all that the training loop waits for. It is laid out as the file will be: writing it is one pass.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from fusewire.errors import SnapshotError
+from fusewire.snapshots.tree import Leaf, TreeEncoder
+
+_CHECK_BYTES = 1 << 20
+
+# float types that numpy does not know, or adds up slowly: an unsigned type of that width, and the bits that are all
+# ones in NaN and Inf
+_EXPONENTS: dict[str, tuple[str, int]] = {
+    "bfloat16": ("uint16", 0x7F80),
+    "float16": ("uint16", 0x7C00),
+    "float8_e5m2": ("uint8", 0x7C),
+    "float8_e4m3fn": ("uint8", 0x7F),
+}
+_SUMMED = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64",
+           "<c8": "float32", "<c16": "float64"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCopy:
+    """One state, copied: the JSON tree, the safetensors header and the bytes behind it."""
+
+    tree: Any
+    header: bytes
+    data: memoryview
+    leaves: tuple[tuple[Leaf, int], ...]
+    """Each leaf with the offset of its bytes in ``data``."""
+    events: tuple[Any, ...] = field(default=())
+    """CUDA events after which ``data`` is valid."""
+
+    def ready(self) -> None:
+        """Wait until the device's copies have arrived. Called by the writing thread."""
+        for event in self.events:
+            event.synchronize()
+
+    def nonfinite(self, may_be: Sequence[str]) -> tuple[str, ...]:
+        """Paths of the arrays that hold NaN or ±Inf, but for those that a pattern of ``may_be`` matches."""
+        return tuple(
+            leaf.path
+            for leaf, offset in self.leaves
+            if not any(fnmatchcase(leaf.path, pattern) for pattern in may_be)
+            and not _finite(self.data[offset : offset + leaf.size], leaf.dtype)
+        )
+
+
+class HostBuffer:
+    """Host memory for one state. It grows when a state is larger than all before, and never shrinks."""
+
+    def __init__(self) -> None:
+        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
+        self._pinned = False
+
+    def copy(self, state: Any) -> HostCopy:
+        """Copy ``state``. The copy before must not be in use any more.
+
+        Raises:
+            SnapshotError: something in the state cannot be stored.
+            MemoryError: there is no room for a second copy of the state.
+        """
+        encoder = TreeEncoder()
+        tree = encoder.encode(state)
+        # widest items first keeps every array aligned; within a width the state's own order
+        leaves = sorted(encoder.leaves, key=lambda leaf: -_width(leaf))
+        devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+        size = sum(leaf.size for leaf in leaves)
+        self._reserve(size, pinned=bool(devices))
+        placed: list[tuple[Leaf, int]] = []
+        header: dict[str, Any] = {}
+        offset = 0
+        for leaf in leaves:
+            end = offset + leaf.size
+            if leaf.size:
+                _copy_leaf(leaf, self._bytes[offset:end])
+            header[leaf.name] = {
+                "dtype": leaf.stored_dtype,
+                "shape": list(leaf.stored_shape),
+                "data_offsets": [offset, end],
+            }
+            placed.append((leaf, offset))
+            offset = end
+        return HostCopy(
+            tree=tree,
+            header=_header(header),
+            data=self._bytes.data[:size],
+            leaves=tuple(placed),
+            events=tuple(_record_event(device) for device in devices),
+        )
+
+    def _reserve(self, size: int, *, pinned: bool) -> None:
+        if size <= len(self._bytes) and (self._pinned or not pinned):
+            return
+        self._bytes = np.empty(0, np.uint8)
+        if pinned:
+            torch: Any = sys.modules["torch"]
+            self._bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+        else:
+            memory = mmap.mmap(-1, max(size, 1))
+            # huge pages: fewer faults on the first copy and fewer TLB misses on every one
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            self._bytes = np.frombuffer(memory, np.uint8)
+        self._pinned = pinned
+
+
+def _width(leaf: Leaf) -> int:
+    return int(leaf.source.element_size() if leaf.kind == "tensor" else leaf.source.dtype.itemsize)
+
+
+def _copy_leaf(leaf: Leaf, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    if leaf.kind == "array":
+        np.copyto(target.view(leaf.source.dtype).reshape(leaf.shape), leaf.source, casting="no")
+        return
+    torch: Any = sys.modules["torch"]
+    view = torch.from_numpy(target).view(leaf.source.dtype).view(leaf.shape)
+    # on a CUDA stream the copy is in order with the training's own kernels: nothing waits here
+    view.copy_(leaf.source, non_blocking=leaf.source.is_cuda)
+
+
+def _record_event(device: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    return torch.cuda.current_stream(device).record_event()
+
+
+def _header(entries: dict[str, Any]) -> bytes:
+    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _finite(data: memoryview, dtype: str) -> bool:
+    """Whether every number is finite. A chunk is looked at number by number only if its sum is not finite."""
+    if dtype in _EXPONENTS:
+        kind, mask = _EXPONENTS[dtype]
+        bits = np.frombuffer(data, kind)
+        step = _CHECK_BYTES // bits.itemsize
+        return not any(bool(np.any((bits[i : i + step] & mask) == mask)) for i in range(0, len(bits), step))
+    if dtype not in _SUMMED:
+        return True
+    numbers = np.frombuffer(data, _SUMMED[dtype])
+    step = _CHECK_BYTES // numbers.itemsize
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(numbers), step):
+            chunk = numbers[start : start + step]
+            if not np.isfinite(chunk.sum()) and not np.isfinite(chunk).all():
+                return False
+    return True
+
+
+def refuse_nonfinite(paths: Sequence[str], name: str) -> SnapshotError:
+    """The error for a snapshot whose arrays at ``paths`` are not finite."""
+    shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+    return SnapshotError(
+        f"{name}: not written: NaN or infinite values in {shown} (allow a path with may_be_nonfinite)",
+        reason="nonfinite",
+    )

@@ -1,0 +1,159 @@
+"""Reads a state that :meth:`SnapshotWriter.save` wrote, and checks every byte on the way."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fusewire.errors import SnapshotError
+from fusewire.snapshots.filelayer import open_beneath
+from fusewire.snapshots.hashing import CHUNK_BYTES, FileHasher
+from fusewire.snapshots.manifest import Manifest, read_manifest
+from fusewire.snapshots.tree import decode
+from fusewire.snapshots.writer import STATE_ARRAYS, STATE_TREE
+
+
+def load_state(folder: Path, *, device: Any = None, rank: int = 0, verify: bool = True) -> dict[str, Any]:
+    """The state in the snapshot at ``folder`` (its own path, or a link to it such as ``active``).
+
+    Arrays that were numpy's are numpy's again, tensors are tensors, on the CPU or on ``device``.
+
+    Args:
+        rank: whose part, of a snapshot of several ranks.
+        verify: compare the hashes while reading; sizes are compared in any case.
+
+    Raises:
+        SnapshotError: the snapshot is incomplete or damaged, or was not written by ``save``.
+    """
+    folder = folder.resolve()
+    manifest = read_manifest(folder)
+    prefix = f"rank-{rank:05d}/" if manifest.ranks > 1 else ""
+    try:
+        with _Reader(folder, manifest, prefix + STATE_TREE, verify) as reader:
+            tree = json.loads(reader.rest())
+        with _Reader(folder, manifest, prefix + STATE_ARRAYS, verify) as reader:
+            arrays = _read_arrays(reader, tree, device)
+        state = decode(tree, lambda node: arrays[node["name"]])
+    except OSError as error:
+        raise SnapshotError(f"{folder}: cannot be read: {error}", reason="damaged") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SnapshotError(f"{folder}: the state does not hold together: {error!r}", reason="damaged") from error
+    if not isinstance(state, dict):
+        raise SnapshotError(f"{folder}: {STATE_TREE} holds no dict", reason="damaged")
+    return state
+
+
+class _Reader:
+    """One file of a snapshot, read in order; a second thread hashes what the first has read."""
+
+    def __init__(self, folder: Path, manifest: Manifest, name: str, verify: bool) -> None:
+        if name not in manifest.files:
+            raise SnapshotError(
+                f"{folder}: holds no {name}: it was not written by save(); read its own files", reason="state"
+            )
+        self._path = folder / name
+        self._expected = manifest.files[name]
+        self._file: IO[bytes] = open_beneath(manifest.content(folder), name)
+        self._hasher = FileHasher(0) if verify else None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fusewire-hash")
+        self._hashing: list[Future[None]] = []
+        self.left = self._file.seek(0, io.SEEK_END)
+        self._file.seek(0)
+        if self.left != self._expected.size:
+            self.close()
+            raise SnapshotError(
+                f"{self._path}: {self.left} bytes, the manifest says {self._expected.size}", reason="damaged"
+            )
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                self._check()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._file.close()
+
+    def into(self, target: memoryview) -> None:
+        """Fill ``target`` with the next bytes; it must not change before the end."""
+        while target:
+            # FileIO.readinto is not in IO[bytes], but the file is opened unbuffered
+            got = self._file.readinto(target[:CHUNK_BYTES])  # type: ignore[attr-defined]
+            if not got:
+                raise SnapshotError(f"{self._path}: ends too early", reason="damaged")
+            if self._hasher is not None:
+                self._hashing.append(self._pool.submit(self._hasher.update, target[:got]))
+            self.left -= got
+            target = target[got:]
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if not 0 <= size <= self.left:
+            raise SnapshotError(f"{self._path}: speaks of {size} bytes but has {self.left}", reason="damaged")
+        data = bytearray(size)
+        self.into(memoryview(data))
+        return bytes(data)
+
+    def rest(self) -> bytes:
+        """All bytes that are left."""
+        return self.take(self.left)
+
+    def _check(self) -> None:
+        for future in self._hashing:
+            future.result()
+        if self._hasher is not None and self._hasher.entry().blake3 != self._expected.blake3:
+            raise SnapshotError(f"{self._path}: its hash is not the manifest's", reason="damaged")
+
+
+def _read_arrays(reader: _Reader, tree: Any, device: Any) -> dict[str, Any]:
+    """Every array by its name, each in memory of its own."""
+    header: dict[str, Any] = json.loads(reader.take(int.from_bytes(reader.take(8), "little")))
+    header.pop("__metadata__", None)
+    nodes = {node["name"]: node for node in _array_nodes(tree)}
+    arrays: dict[str, Any] = {}
+    end = 0
+    for name, item in sorted(header.items(), key=lambda pair: tuple(pair[1]["data_offsets"])):
+        start, stop = item["data_offsets"]
+        node = nodes[name]
+        value, memory = _allocate(node)
+        if start != end or stop - start != len(memory):
+            raise SnapshotError(f"{STATE_ARRAYS}: {name}: size does not fit the tree's", reason="damaged")
+        reader.into(memory)
+        arrays[name] = value.to(device) if device is not None and node["$"] == "tensor" else value
+        end = stop
+    if reader.left:
+        raise SnapshotError(f"{STATE_ARRAYS}: {reader.left} bytes belong to no array", reason="damaged")
+    return arrays
+
+
+def _allocate(node: dict[str, Any]) -> tuple[Any, memoryview]:
+    """An uninitialised array for ``node`` and its bytes."""
+    shape = tuple(int(n) for n in node["shape"])
+    size = math.prod(shape)
+    if node["$"] == "array":
+        array = np.empty(shape, np.dtype(node["dtype"]))
+        return array, array.reshape(-1).view(np.uint8).data if size else memoryview(b"")
+    torch = importlib.import_module("torch")
+    tensor = torch.empty(shape, dtype=getattr(torch, node["dtype"]))
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data if size else memoryview(b"")
+
+
+def _array_nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict) and tree.get("$") in {"tensor", "array"}:
+        yield tree
+    elif isinstance(tree, (dict, list)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _array_nodes(item)

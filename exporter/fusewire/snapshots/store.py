@@ -1,0 +1,421 @@
+"""The snapshots of one run as they lie on the disk: states, links, promotion, quarantine, retention.
+
+No locks: what decides is one JSON file beside the manifest, replaced in one step, and every operation may be
+repeated after a crash at any point. One process at a time decides (the webhook); any number may read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from fusewire.errors import SnapshotError
+from fusewire.snapshots.filelayer import FileLayer
+from fusewire.snapshots.layout import (
+    ACTIVE_LINK,
+    PROMOTION_FILE,
+    QUARANTINE,
+    QUARANTINE_FILE,
+    REJECTION_FILE,
+    SNAPSHOTS,
+    STABLE_LINK,
+    STAGING_PREFIX,
+    TRASH_PREFIX,
+    leftover_of,
+    parse_name,
+)
+from fusewire.snapshots.links import linked_name, swap_link
+from fusewire.snapshots.manifest import Manifest, read_manifest
+from fusewire.snapshots.retention import RetentionPolicy, SnapshotInfo, State, plan_retention
+from fusewire.snapshots.verification import Verification, verify_files
+
+_log = logging.getLogger(__name__)
+
+# SnapshotStore.list hides the builtin within the class
+Infos = list[SnapshotInfo]
+Problems = list[tuple[str, str]]
+Paths = list[Path]
+
+
+class SnapshotStore:
+    """What the supervisor does with the snapshots in ``run_dir``. Nothing is cached: every method reads the disk."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        files: FileLayer | None = None,
+        clock: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Touches no file.
+
+        Args:
+            clock: Unix seconds; for people and for ages in :meth:`apply_retention`.
+            rng: chooses what a sampled verification reads.
+        """
+        self._run_dir = run_dir.absolute()
+        self._snapshots = self._run_dir / SNAPSHOTS
+        self._quarantine = self._run_dir / QUARANTINE
+        self._files = files or FileLayer()
+        self._clock = clock
+        self._rng = rng or random.Random()
+
+    # What there is ----------------------------------------------------------------------------------------
+
+    def list(self) -> Infos:
+        """Every complete snapshot, quarantined ones too, in order of writing."""
+        infos = [info for path in self._folders() if (info := _describe(path)) is not None]
+        return sorted(infos, key=lambda info: (info.order, info.name))
+
+    def unusable(self) -> Problems:
+        """``(name, problem)`` of what has a snapshot's name outside quarantine but is none."""
+        found: Problems = []
+        for path in _entries(self._snapshots):
+            try:
+                if path.is_symlink() or not path.is_dir():
+                    raise SnapshotError(f"{path}: is no folder")
+                _checked_manifest(path)
+            except SnapshotError as error:
+                found.append((path.name, str(error)))
+        return sorted(found)
+
+    def candidates(self) -> Infos:
+        """Complete, neither promoted, rejected nor quarantined; in order of writing."""
+        return [info for info in self.list() if info.state == "candidate"]
+
+    def promoted(self) -> Infos:
+        """Promoted and not quarantined; the first promoted first."""
+        infos = [info for info in self.list() if info.state == "promoted"]
+        return sorted(infos, key=lambda info: _sequence(info.path))
+
+    def get(self, name: str) -> SnapshotInfo:
+        """The snapshot ``name``.
+
+        Raises:
+            SnapshotError: there is no complete one of that name.
+        """
+        for path in self._folders():
+            if path.name == name:
+                info = _describe(path)
+                if info is None:
+                    _checked_manifest(path)
+                else:
+                    return info
+        raise SnapshotError(
+            f"{self._snapshots / name}: no such snapshot; see `fusewire snapshots`", reason="missing"
+        )
+
+    def manifest(self, name: str) -> Manifest:
+        """The manifest of snapshot ``name``.
+
+        Raises:
+            SnapshotError: there is no complete one of that name.
+        """
+        return read_manifest(self.get(name).path)
+
+    def baselines(self, name: str) -> dict[str, Any]:
+        """What was frozen when ``name`` was promoted; empty where nothing was."""
+        value = _read_json(self.get(name).path / PROMOTION_FILE).get("baselines")
+        return value if isinstance(value, dict) else {}
+
+    def stable(self) -> SnapshotInfo | None:
+        """The last promoted snapshot: where ``stable_checkpoint_latest`` points, or must after a crash."""
+        return next(reversed(self.promoted()), None)
+
+    def active(self) -> SnapshotInfo | None:
+        """What the next attempt resumes from; None: from scratch, or the link leads to nothing usable."""
+        name = linked_name(self._run_dir / ACTIVE_LINK)
+        return next((info for info in self.list() if info.name == name and info.state != "quarantined"), None)
+
+    def verify(self, name: str, mode: Literal["full", "sampled"] = "full") -> Verification:
+        """Compare the bytes on the disk with the manifest (see :func:`verify_files`). Never raises."""
+        try:
+            path = self.get(name).path
+            return verify_files(path, read_manifest(path), mode=mode, rng=self._rng)
+        except (OSError, SnapshotError) as error:
+            return Verification(ok=False, problems=(str(error),))
+
+    def newest_verified(self, excluding: Collection[str] = ()) -> SnapshotInfo | None:
+        """The newest snapshot, promoted or candidate, all of whose bytes hold.
+
+        Damaged ones on the way go to quarantine, and a warning says so; a run that stops at any of them does not
+        find it again.
+        """
+        known = {info.name: info for info in self.list()}
+        for path in sorted(_named(self._snapshots), key=lambda p: _order(p.name), reverse=True):
+            info = known.get(path.name)
+            if path.name in excluding or (info is not None and info.state in {"rejected", "quarantined"}):
+                continue
+            answer = self.verify(path.name)
+            if answer.ok:
+                return info
+            reason = "cannot be resumed from: " + "; ".join(answer.problems)
+            _log.warning("%s %s; it goes to quarantine", path.name, reason)
+            self.quarantine([path.name], reason=reason, journal_entry=None)
+        return None
+
+    # What is decided --------------------------------------------------------------------------------------
+
+    def promote(
+        self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any] | None = None
+    ) -> None:
+        """Make ``name`` the last promoted snapshot. Promoting it again only renews the link.
+
+        Raises:
+            SnapshotError: it is missing or in quarantine.
+        """
+        info = self.get(name)
+        if info.state == "quarantined":
+            raise SnapshotError(f"{name}: is in quarantine ({info.why}) and never comes back", reason="quarantined")
+        if info.state != "promoted":
+            # 1. the decision is durable
+            promotion = {
+                "by": by,
+                "time": self._clock(),
+                "sequence": 1 + max((_sequence(other.path) for other in self.promoted()), default=0),
+                "evidence": evidence,
+                "baselines": baselines or {},
+            }
+            self._files.write_json(info.path / PROMOTION_FILE, promotion)
+        # 2. readers see it
+        self._publish_stable()
+
+    def reject(self, name: str, reasons: Iterable[str]) -> None:
+        """Never promote ``name`` by the gate, and never resume from it.
+
+        Raises:
+            SnapshotError: it is missing, or promoted (a promoted one goes by rollback or quarantine).
+        """
+        info = self.get(name)
+        if info.state == "promoted":
+            raise SnapshotError(f"{name}: is promoted; roll back to an earlier one instead", reason="promoted")
+        if info.state == "candidate":
+            value = {"reasons": [*reasons], "time": self._clock()}
+            self._files.write_json(info.path / REJECTION_FILE, value)
+
+    def set_active(self, name: str | None) -> None:
+        """Let the next attempt resume from ``name``; None: start from scratch.
+
+        Raises:
+            SnapshotError: it is missing or in quarantine.
+        """
+        if name is not None and self.get(name).state == "quarantined":
+            raise SnapshotError(f"{name}: is in quarantine and never comes back", reason="quarantined")
+        swap_link(self._run_dir / ACTIVE_LINK, None if name is None else self._snapshots / name, self._files)
+
+    def quarantine(self, names: Iterable[str], *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+        """Move snapshots, whole or broken, to where nothing resumes from. May be repeated at any point.
+
+        Returns:
+            The names that this call, or one before it with the same ``journal_entry``, put there.
+        """
+        moved: list[str] = []
+        for name in names:
+            path = self._snapshots / name
+            if parse_name(name) is None or path.is_symlink() or not path.is_dir():
+                continue
+            # 1. the decision is durable: from here on no method takes the snapshot for usable
+            if not (path / QUARANTINE_FILE).exists():
+                value = {"reason": reason, "journal_entry": journal_entry, "time": self._clock()}
+                self._files.write_json(path / QUARANTINE_FILE, value)
+            moved.append(name)
+        # 2. readers of the link no longer get there
+        self._publish_stable()
+        # 3. out of the way; where the file system refuses, the mark above is enough
+        for name in moved:
+            self._move_to_quarantine(self._snapshots / name)
+        if journal_entry is not None:
+            entries = ((p, _read_json(p / QUARANTINE_FILE).get("journal_entry")) for p in self._folders())
+            moved += [path.name for path, entry in entries if entry == journal_entry]
+        return tuple(sorted(set(moved)))
+
+    def roll_back(self, target: str | None, *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+        """Quarantine all that was written after ``target`` and make it active. May be repeated at any point.
+
+        After means: in a later attempt, or later in the same one, whatever the step number. Half-written leftovers
+        are deleted. The trainer must be stopped. None: everything goes, and the next attempt starts from scratch.
+
+        Returns:
+            The names that this call, or one before it with the same ``journal_entry``, put into quarantine.
+
+        Raises:
+            SnapshotError: the target is missing, incomplete or in quarantine; nothing was changed.
+        """
+        last = (-1, -1)
+        if target is not None:
+            info = self.get(target)
+            if info.state == "quarantined":
+                raise SnapshotError(f"{target}: is in quarantine ({info.why}): not a target", reason="quarantined")
+            last = info.order
+        # 1. nothing of a killed writer stays
+        self.remove_leftovers()
+        # 2. what came later is out
+        later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
+        moved = self.quarantine(later, reason=reason, journal_entry=journal_entry)
+        # 3. the next attempt gets the target
+        self.set_active(target)
+        return moved
+
+    def apply_retention(
+        self, policy: RetentionPolicy, *, busy: Collection[str] = (), running_attempt: int | None = None
+    ) -> tuple[str, ...]:
+        """Delete what ``policy`` does not keep (see :func:`plan_retention`); the active one and ``busy`` stay.
+
+        Args:
+            busy: snapshots that are being verified, loaded or judged.
+            running_attempt: half-written leftovers of earlier attempts are removed too; None: none are.
+
+        Returns:
+            The deleted names.
+        """
+        if running_attempt is not None:
+            self.remove_leftovers(before_attempt=running_attempt)
+        active = linked_name(self._run_dir / ACTIVE_LINK)
+        quarantined = sorted(
+            (info for info in self.list() if info.state == "quarantined"),
+            key=lambda info: _quarantined_at(info.path),
+        )
+        infos = [*(info for info in self.list() if info.state != "quarantined"), *quarantined]
+        protected = {*busy, *([] if active is None else [active])}
+        doomed = plan_retention(infos, policy, self._clock(), protected)
+        paths = {info.name: info.path for info in infos}
+        for name in doomed:
+            self._delete(paths[name])
+        return doomed
+
+    def remove_leftovers(self, *, before_attempt: int | None = None) -> tuple[str, ...]:
+        """Delete what killed writers and deletions left behind.
+
+        Args:
+            before_attempt: only of earlier attempts; None: of all, which asks that no trainer is running.
+        """
+        removed: list[str] = []
+        for folder in (self._snapshots, self._quarantine):
+            for path in (*folder.glob(f"{STAGING_PREFIX}*"), *folder.glob(f"{TRASH_PREFIX}*")):
+                key = leftover_of(path.name)
+                if (
+                    before_attempt is None
+                    or path.name.startswith(TRASH_PREFIX)
+                    or (key and key[1] < before_attempt)
+                ):
+                    self._files.remove_tree(path)
+                    removed.append(path.name)
+        return tuple(removed)
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _folders(self) -> Paths:
+        return [*_named(self._snapshots), *_named(self._quarantine)]
+
+    def _publish_stable(self) -> None:
+        stable = self.stable()
+        link = self._run_dir / STABLE_LINK
+        if stable is not None or link.is_symlink():
+            swap_link(link, None if stable is None else stable.path, self._files)
+
+    def _move_to_quarantine(self, path: Path) -> None:
+        target = self._quarantine / path.name
+        copies = 0
+        while target.exists():
+            copies += 1
+            target = self._quarantine / f"{path.name}.{copies}"
+        try:
+            self._files.make_folder(self._quarantine, exist_ok=True)
+            self._files.rename(path, target)
+            self._files.fsync(self._quarantine)
+            self._files.fsync(self._snapshots)
+        except OSError as error:
+            _log.warning("%s: is marked as quarantined but could not be moved: %s", path, error)
+
+    def _delete(self, path: Path) -> None:
+        # 1. it is no snapshot any more, in one step
+        trash = path.with_name(TRASH_PREFIX + path.name)
+        self._files.rename(path, trash)
+        self._files.fsync(path.parent)
+        # 2. its bytes go
+        self._files.remove_tree(trash)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What has a snapshot's name; in quarantine it may carry a number behind a dot."""
+    numbered = folder.name == QUARANTINE
+    try:
+        return [p for p in folder.iterdir() if parse_name(p.name.partition(".")[0] if numbered else p.name)]
+    except FileNotFoundError:
+        return []
+
+
+def _named(folder: Path) -> list[Path]:
+    return [path for path in _entries(folder) if path.is_dir() and not path.is_symlink()]
+
+
+def _order(name: str) -> tuple[int, int]:
+    """Order of writing, from the name alone: attempt, then step."""
+    step, attempt = parse_name(name.partition(".")[0]) or (-1, -1)
+    return attempt, step
+
+
+def _checked_manifest(path: Path) -> Manifest:
+    """The manifest at ``path``.
+
+    Raises:
+        SnapshotError: it is missing or wrong, or it is another snapshot's.
+    """
+    manifest = read_manifest(path)
+    if manifest.name != path.name.partition(".")[0]:
+        raise SnapshotError(f"{path}: the manifest is that of {manifest.name}", reason="damaged")
+    return manifest
+
+
+def _describe(path: Path) -> SnapshotInfo | None:
+    """The snapshot at ``path``; None: it is not complete. In quarantine, broken ones are described too."""
+    manifest: Manifest | None = None
+    with contextlib.suppress(SnapshotError):
+        manifest = _checked_manifest(path)
+    state: State = "candidate"
+    why = ""
+    if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
+        state, why = "quarantined", str(_read_json(path / QUARANTINE_FILE).get("reason", ""))
+    elif manifest is None:
+        return None
+    elif (path / PROMOTION_FILE).exists():
+        state, why = "promoted", f"by {_read_json(path / PROMOTION_FILE).get('by', '?')}"
+    elif (path / REJECTION_FILE).exists():
+        state, why = "rejected", "; ".join(map(str, _read_json(path / REJECTION_FILE).get("reasons", [])))
+    attempt, step = _order(path.name)
+    return SnapshotInfo(
+        name=path.name,
+        step=step,
+        attempt=attempt,
+        path=path,
+        state=state,
+        size=manifest.size if manifest else sum(p.lstat().st_size for p in path.rglob("*")),
+        time=manifest.time if manifest else path.lstat().st_mtime,
+        why=why,
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A sidecar; an unreadable one counts as empty, since that it exists is the decision."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(path: Path) -> int:
+    value = _read_json(path / PROMOTION_FILE).get("sequence")
+    return value if isinstance(value, int) else 0
+
+
+def _quarantined_at(path: Path) -> float:
+    value = _read_json(path / QUARANTINE_FILE).get("time")
+    return float(value) if isinstance(value, (int, float)) else 0.0
