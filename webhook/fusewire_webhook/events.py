@@ -213,6 +213,8 @@ class RolledBack(Event):
     target: str | None
     """Name of the snapshot; None: the next attempt starts from scratch."""
     step: int = 0
+    attempt: int = 0
+    """The one that wrote the target."""
     quarantined: tuple[str, ...] = ()
 
 
@@ -282,9 +284,10 @@ class MonitoringChanged(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunDeclared, AlertReported, SnapshotSeen, SnapshotPromoted, SnapshotRejected, SnapshotsRemoved, StepsWatched,
-        AttemptStarted, StartFailed, ProcessExited, ExitClassified, StopConfirmed, StopUnconfirmed,
-        RolledBack, RollbackFailed, PurgeFinished, TimerElapsed, WouldHaveActed, Command, MonitoringChanged,
+        RunDeclared, AlertReported, SnapshotSeen, SnapshotPromoted, SnapshotRejected, SnapshotsRemoved,
+        StepsWatched, AttemptStarted, StartFailed, ProcessExited, ExitClassified, StopConfirmed,
+        StopUnconfirmed, RolledBack, RollbackFailed, PurgeFinished, TimerElapsed, WouldHaveActed, Command,
+        MonitoringChanged,
     )
 }  # fmt: skip
 
@@ -303,8 +306,6 @@ def decode(kind: str, at: float, payload: dict[str, Any]) -> Event:
     cls = KINDS[kind]
     names = _FIELDS[kind]
     values = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in payload.items()
-        if name in names
+        name: tuple(value) if isinstance(value, list) else value for name, value in payload.items() if name in names
     }
     return cls(at=at, **values)
