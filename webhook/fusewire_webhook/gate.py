@@ -19,11 +19,6 @@ Answer = Literal["pass", "fail", "inconclusive", "error"]
 
 # The gate's instant expressions. rules/gate.rules.yaml records the same ones for people to look at.
 TRIPS = 'count by (run, attempt, alertname, alertstate) (ALERTS{action="trip"})'
-UP = 'min by (run, attempt) (max without (instance) (up{run!=""}))'
-SIGNALS = (
-    "group by (run, attempt, signal) (label_replace("
-    '{__name__=~"rl_.+_run_min", steps="1"}, "signal", "$1", "__name__", "rl_(.+)_run_min"))'
-)
 
 
 def step_query(scrape_interval: float) -> str:
@@ -290,11 +285,17 @@ def missing_signals(
     )
 
 
+def present_signals_query(run: str) -> str:
+    """Every signal that the run exports now, whichever attempt."""
+    series = f'{{__name__=~"rl_.+_run_min",steps="1",run={label_value(run)}}}'
+    return f'group by (signal) (label_replace({series}, "signal", "$1", "__name__", "rl_(.+)_run_min"))'
+
+
 def silent_signals(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[str, ...]:
     """Signals whose last value is still exported although the trainer stopped reporting them.
 
-    The mappings are the reports of each signal up to the snapshot and up to now; ``""`` counts the updates. A signal
-    that more than half of the updates reported must have come with more than half of those since.
+    The mappings are the reports of each signal up to the snapshot and up to now; ``""`` counts the updates. A
+    signal that more than half of the updates reported must have come with more than half of those since.
     """
     updates = now.get("", 0.0) - before.get("", 0.0)
     return tuple(

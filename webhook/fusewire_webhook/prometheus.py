@@ -206,6 +206,10 @@ class Prometheus(_Client):
                 for row in data["result"]
             ]
 
+    async def now(self) -> float:
+        """Unix seconds of the server's own clock."""
+        return (await self.query("time()"))[0].value
+
     async def query_range(self, expr: str, *, start: float, end: float, step: float) -> list[Series]:
         """``expr`` from ``start`` to ``end`` (Unix seconds), every ``step`` seconds."""
         form = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}

@@ -1,0 +1,467 @@
+"""The promoter: one task that watches the snapshots of all runs and lets the gate judge them.
+
+Each round asks Prometheus a handful of questions for all runs at once; only snapshots that the cheap facts do not
+hold back cost questions of their own, and at most ``judgements`` of them a round. All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fusewire.errors import FusewireError
+from fusewire.snapshots.layout import SNAPSHOTS
+from fusewire.snapshots.retention import SnapshotInfo
+from fusewire.snapshots.store import SnapshotStore
+from fusewire_webhook.baselines import Baselines, ask_baselines, clean_baselines
+from fusewire_webhook.config import RunConfig
+from fusewire_webhook.errors import PrometheusError, WebhookError
+from fusewire_webhook.events import Event, SnapshotRejected, SnapshotSeen
+from fusewire_webhook.gate import Answer, GateFacts, GatePolicy, Verdict, collect, judge, present_signals_query
+from fusewire_webhook.prometheus import Prometheus, label_value
+from fusewire_webhook.survey import Survey, survey
+from fusewire_webhook.view import RunView
+from fusewire_webhook.watched import WatchedSteps
+
+log = logging.getLogger(__name__)
+
+LOOKBACK_SECONDS = 3600.0
+"""How far back Prometheus is asked how long a snapshot has been lying there when the webhook starts."""
+
+
+RELIST_SECONDS = 30.0
+"""A folder whose modification time says nothing new is listed at least this often."""
+
+
+class Runs(Protocol):
+    """What the promoter needs of the engine."""
+
+    def views(self) -> Iterable[RunView]: ...
+
+    def submit(self, run: str, event: Event) -> Awaitable[Any]: ...
+
+    def promote(
+        self, run: str, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]
+    ) -> Awaitable[Any]: ...
+
+
+UNJUDGED = Verdict(answer="inconclusive", reasons=("unasked: first seen now",))
+
+
+@dataclass(kw_only=True)
+class Candidate:
+    """A snapshot under judgement."""
+
+    name: str
+    step: int
+    attempt: int
+    seen: float
+    """When it was first seen here."""
+    lead: float
+    """Seconds that it may have lain there unseen before."""
+    fingerprint: str = ""
+    known: set[str] = field(default_factory=set)
+    """Signals that the run reported when the snapshot was first seen."""
+    ended: float | None = None
+    """When its run was first seen completed."""
+    next_look: float = 0.0
+    verdict: Verdict = UNJUDGED
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    changed_at: int
+    infos: tuple[SnapshotInfo, ...]
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """What the promoter remembers of one run."""
+
+    config: RunConfig
+    store: SnapshotStore
+    folder: Path
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    listed: float | None = None
+    """When the snapshots on disk were last listed."""
+    changed_at: int = 0
+    """Modification time of their folder at that time, in ns."""
+    attempt: int = -1
+    attempt_seen: float = 0.0
+    signals: set[str] = field(default_factory=set)
+    watched: WatchedSteps = field(default_factory=WatchedSteps)
+    last_step: float | None = None
+    shown: tuple[int, str] | None = None
+
+
+class Promoter:
+    """Judges the candidates of all runs, and counts the steps that were watched.
+
+    Args:
+        store: makes the snapshot store of a run from its folder.
+        degraded: what the dead man's switch says against the watch now; empty: nothing.
+        on_verdict: told ``(run, answer)`` whenever the answer on a snapshot changes.
+        on_baselines: told ``(run, attempt, baselines)`` whenever those of the present attempt change.
+        period: seconds between rounds; None: two evaluation intervals.
+        judgements: most costly judgements a round; likewise ``scans`` of run folders.
+    """
+
+    def __init__(
+        self,
+        engine: Runs,
+        *,
+        prometheus: Prometheus,
+        runs: Mapping[str, RunConfig],
+        runs_dir: Path,
+        store: Callable[[Path], SnapshotStore] = SnapshotStore,
+        scrape_interval: float = 1.0,
+        evaluation_interval: float = 1.0,
+        degraded: Callable[[], tuple[str, ...]] = tuple,
+        on_verdict: Callable[[str, Answer], object] | None = None,
+        on_baselines: Callable[[str, int, Baselines], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        period: float | None = None,
+        judgements: int = 16,
+        scans: int = 200,
+    ) -> None:
+        self._engine = engine
+        self._prometheus = prometheus
+        self._scrape_interval = scrape_interval
+        self._evaluation_interval = evaluation_interval
+        self._degraded = degraded
+        self._on_verdict = on_verdict
+        self._on_baselines = on_baselines
+        self._clock = clock
+        self.period = 2 * evaluation_interval if period is None else period
+        self._judgements = judgements
+        self._scans = scans
+        self._runs = {
+            name: _Run(config=config, store=store(runs_dir / name), folder=runs_dir / name / SNAPSHOTS)
+            for name, config in runs.items()
+        }
+        self._clean_since = clock()
+        self._server = ""
+
+    async def run(self) -> None:
+        """Judge until cancelled; the watched steps that are not journaled yet are, at the end."""
+        try:
+            while True:
+                started = self._clock()
+                try:
+                    await self.round()
+                except Exception:
+                    log.exception("a round of the gate failed; nothing was promoted by it")
+                await asyncio.sleep(max(0.0, started + self.period - self._clock()))
+        finally:
+            await self.flush()
+
+    def latest(self, run: str) -> list[dict[str, Any]]:
+        """The verdict on each candidate of a run, oldest step first, as JSON values."""
+        known = self._runs.get(run)
+        candidates = () if known is None else sorted(known.candidates.values(), key=lambda c: c.step)
+        return [
+            {
+                "name": candidate.name,
+                "step": candidate.step,
+                "attempt": candidate.attempt,
+                "answer": candidate.verdict.answer,
+                "reasons": list(candidate.verdict.reasons),
+                "evidence": candidate.verdict.evidence,
+            }
+            for candidate in candidates
+        ]
+
+    async def round(self) -> None:
+        """Look at everything once."""
+        facts = await survey(
+            self._prometheus,
+            scrape_interval=self._scrape_interval,
+            degraded=self._degraded(),
+            clock=self._clock,
+        )
+        self._mind_the_watch(facts)
+        views = {view.run: view for view in self._engine.views() if view.run in self._runs}
+        for name, view in views.items():
+            await self._watch(name, self._runs[name], view, facts)
+        await self._scan(views, facts)
+        ripe = [
+            (view, candidate)
+            for name, view in views.items()
+            for candidate in self._runs[name].candidates.values()
+            if self._is_ripe(view, candidate, facts)
+        ]
+        ripe.sort(key=lambda pair: (pair[1].next_look, pair[1].step))
+        for view, candidate in ripe[: self._judgements]:
+            await self._judge(view, candidate, facts)
+
+    async def flush(self) -> None:
+        """Journal the watched steps that were held back."""
+        for name, run in self._runs.items():
+            event = run.watched.flush(self._clock())
+            if event is not None:
+                await self._submit(name, event)
+
+    def _mind_the_watch(self, facts: Survey) -> None:
+        """Start every clock again where the watch as a whole was in doubt."""
+        if not facts.healthy:
+            self._clean_since = facts.now
+        elif self._server and facts.server != self._server:
+            log.info("Prometheus restarted or reloaded its rules: every snapshot is watched from now on again")
+            self._clean_since = facts.now
+        self._server = facts.server or self._server
+
+    # Watched steps ------------------------------------------------------------------------------------
+
+    async def _watch(self, name: str, run: _Run, view: RunView, facts: Survey) -> None:
+        if view.attempt != run.attempt:
+            held = run.watched.flush(facts.now)
+            if held is not None:
+                await self._submit(name, held)
+            run.attempt, run.attempt_seen, run.last_step = view.attempt, facts.now, None
+            run.watched = WatchedSteps(attempt=view.attempt)
+        step = facts.steps.get((name, view.attempt))
+        if step is not None:
+            run.last_step = step if run.last_step is None else max(step, run.last_step)
+        watched = facts.healthy and view.live and not view.paused
+        event = run.watched.look(
+            step if watched else None, facts.now, every_steps=max(1, run.config.snapshots.watch_steps // 4)
+        )
+        if event is not None:
+            await self._submit(name, event)
+        newest = str(view.promoted[-1]["name"]) if view.promoted else ""
+        if run.shown != (view.attempt, newest):
+            run.shown = (view.attempt, newest)
+            values = await asyncio.to_thread(_baselines, run.store, newest) if newest else {}
+            run.signals |= values.keys()
+            if self._on_baselines is not None:
+                self._on_baselines(name, view.attempt, values)
+
+    # New snapshots ------------------------------------------------------------------------------------
+
+    async def _scan(self, views: Mapping[str, RunView], facts: Survey) -> None:
+        due = sorted(
+            (run.listed if run.listed is not None else float("-inf"), name)
+            for name, run in self._runs.items()
+            if name in views and views[name].attempt >= 0
+        )
+        listings = await asyncio.to_thread(self._list, [name for _, name in due], facts.now)
+        for name, listing in listings.items():
+            run = self._runs[name]
+            present = {info.name for info in listing.infos}
+            for gone in run.candidates.keys() - present:
+                del run.candidates[gone]
+            new = [info for info in listing.infos if info.name not in run.candidates]
+            if all([await self._first_sight(name, run, info, facts) for info in new]):
+                run.listed, run.changed_at = facts.now, listing.changed_at
+
+    def _list(self, names: Iterable[str], now: float) -> dict[str, _Listing]:
+        """What lies on disk, for the first ``scans`` runs whose folder has changed. Blocks."""
+        found: dict[str, _Listing] = {}
+        for name in names:
+            run = self._runs[name]
+            try:
+                changed_at = run.folder.stat().st_mtime_ns
+                if run.listed is not None and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
+                    continue
+                found[name] = _Listing(changed_at=changed_at, infos=tuple(run.store.candidates()))
+            except FileNotFoundError:
+                found[name] = _Listing(changed_at=0, infos=())
+            except (FusewireError, OSError) as error:
+                log.warning("the snapshots of run %s cannot be listed: %s", name, error)
+            if len(found) >= self._scans:
+                break
+        return found
+
+    async def _first_sight(self, name: str, run: _Run, info: SnapshotInfo, facts: Survey) -> bool:
+        """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later)."""
+        if facts.rules is None:
+            return False
+        try:
+            signals = await self._prometheus.query(present_signals_query(name))
+            if run.listed is not None:
+                lead = facts.now - max(run.listed, run.attempt_seen)
+            else:
+                lead = await self._age(name, info)
+        except PrometheusError as error:
+            log.warning("snapshot %s of run %s is not under judgement yet: %s", info.name, name, error)
+            return False
+        run.signals |= {sample.labels.get("signal", "") for sample in signals} - {""}
+        run.candidates[info.name] = Candidate(
+            name=info.name,
+            step=info.step,
+            attempt=info.attempt,
+            seen=facts.now,
+            lead=lead,
+            fingerprint=facts.rules.fingerprint,
+            known=set(run.signals),
+        )
+        return await self._submit(name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt))
+
+    async def _age(self, run: str, info: SnapshotInfo) -> float:
+        """For how long Prometheus has seen the attempt past the snapshot's step; seconds, 0: not at all."""
+        series = f"rl_step{{run={label_value(run)},attempt={label_value(str(info.attempt))}}}"
+        look = max(self._scrape_interval, LOOKBACK_SECONDS / 720)
+        past = f"timestamp({series} > {info.step})[{LOOKBACK_SECONDS:.0f}s:{look * 1000:.0f}ms]"
+        ages = await self._prometheus.query(f"max(time() - min_over_time({past}))")
+        return ages[0].value + look if ages else 0.0
+
+    # Judgement ----------------------------------------------------------------------------------------
+
+    def _is_ripe(self, view: RunView, candidate: Candidate, facts: Survey) -> bool:
+        """Judge by the cheap facts; true where only costly ones can tell more, or something is to be done."""
+        if view.state not in {"closed", "half_open", "completed"} or view.shut_down:
+            return self._note(
+                view.run, candidate, Verdict(answer="inconclusive", reasons=(f"state: the run is {view.state}",))
+            )
+        if candidate.attempt != view.attempt:
+            return self._note(
+                view.run,
+                candidate,
+                Verdict(answer="inconclusive", reasons=("attempt: it has ended; its steps come no more",)),
+            )
+        policy = self._policy(view.run)
+        verdict = judge(self._facts(view, candidate, facts), policy)
+        if verdict.answer != "fail" and not _only_unasked(verdict):
+            return self._note(view.run, candidate, verdict)
+        return facts.now >= candidate.next_look
+
+    async def _judge(self, view: RunView, candidate: Candidate, facts: Survey) -> None:
+        run, policy = self._runs[view.run], self._policy(view.run)
+        full = await collect(
+            self._facts(view, candidate, facts),
+            policy,
+            prometheus=self._prometheus,
+            known_signals=candidate.known,
+            verify=lambda: _damage(run.store, candidate.name, policy.verify),
+        )
+        verdict = judge(full, policy)
+        self._note(view.run, candidate, verdict)
+        candidate.next_look = self._clock() + max(self.period, policy.patience(facts.rules) / 20)
+        if verdict.answer == "fail":
+            await self._reject(view, candidate, verdict)
+        elif verdict.answer == "pass" and full.window is not None:
+            try:
+                baselines = await ask_baselines(
+                    self._prometheus,
+                    run=view.run,
+                    attempt=candidate.attempt,
+                    signals=full.window.signals,
+                    seconds=full.window_seconds,
+                    step=self._scrape_interval,
+                )
+            except PrometheusError as error:
+                self._note(view.run, candidate, Verdict(answer="error", reasons=(str(error),)))
+                return
+            await self._promote(view.run, candidate, verdict, baselines)
+
+    async def _promote(self, name: str, candidate: Candidate, verdict: Verdict, baselines: Baselines) -> None:
+        if self._degraded():
+            return
+        try:
+            await self._engine.promote(
+                name, candidate.name, by="gate", evidence=verdict.evidence, baselines=dict(baselines)
+            )
+        except (WebhookError, FusewireError, OSError) as error:
+            log.warning("snapshot %s of run %s passed the gate, but: %s", candidate.name, name, error)
+            self._note(name, candidate, Verdict(answer="error", reasons=(str(error),), evidence=verdict.evidence))
+        else:
+            self._runs[name].candidates.pop(candidate.name, None)
+
+    async def _reject(self, view: RunView, candidate: Candidate, verdict: Verdict) -> None:
+        run = self._runs[view.run]
+        stored = await self._submit(
+            view.run,
+            SnapshotRejected(
+                name=candidate.name, step=candidate.step, attempt=candidate.attempt, reasons=verdict.reasons
+            ),
+        )
+        if not stored:
+            return
+        try:
+            await asyncio.to_thread(run.store.reject, candidate.name, verdict.reasons)
+        except (FusewireError, OSError) as error:
+            log.warning("snapshot %s of run %s could not be put away: %s", candidate.name, view.run, error)
+        run.candidates.pop(candidate.name, None)
+
+    def _facts(self, view: RunView, candidate: Candidate, facts: Survey) -> GateFacts:
+        run = self._runs[view.run]
+        completed = view.state == "completed"
+        if completed and candidate.ended is None:
+            candidate.ended = facts.now
+        alive_until = facts.now if candidate.ended is None else candidate.ended
+        return GateFacts(
+            run=view.run,
+            snapshot=candidate.name,
+            step=candidate.step,
+            attempt=candidate.attempt,
+            clean_seconds=facts.now - max(candidate.seen, self._clean_since),
+            window_seconds=facts.now - candidate.seen + candidate.lead,
+            alive_seconds=alive_until - candidate.seen + candidate.lead,
+            completed=completed,
+            paused=view.paused,
+            last_step=run.last_step,
+            rules=facts.rules,
+            fingerprint=candidate.fingerprint,
+            firing=facts.active(view.run, candidate.attempt, "firing"),
+            pending=facts.active(view.run, candidate.attempt, "pending"),
+            degraded=facts.degraded,
+            errors=facts.errors,
+        )
+
+    def _policy(self, name: str) -> GatePolicy:
+        config = self._runs[name].config
+        return GatePolicy(
+            watch_steps=config.snapshots.watch_steps,
+            watch_seconds=config.snapshots.watch_seconds,
+            window_seconds=config.window_seconds,
+            scrape_interval=self._scrape_interval,
+            evaluation_interval=self._evaluation_interval,
+            verify=config.snapshots.verify,
+        )
+
+    def _note(self, run: str, candidate: Candidate, verdict: Verdict) -> bool:
+        """Remember a verdict and announce it where the answer is new. Always false: nothing more to do."""
+        before, candidate.verdict = candidate.verdict, verdict
+        if before is UNJUDGED or verdict.answer != before.answer:
+            if self._on_verdict is not None:
+                self._on_verdict(run, verdict.answer)
+            level = logging.INFO if verdict.answer in {"pass", "inconclusive"} else logging.WARNING
+            log.log(
+                level,
+                "snapshot %s of run %s: %s %s",
+                candidate.name,
+                run,
+                verdict.answer,
+                "; ".join(verdict.reasons),
+            )
+        return False
+
+    async def _submit(self, run: str, event: Event) -> bool:
+        try:
+            await self._engine.submit(run, event)
+        except WebhookError as error:
+            log.warning("%s of run %s was not stored: %s", event.kind, run, error)
+            return False
+        return True
+
+
+def _only_unasked(verdict: Verdict) -> bool:
+    return verdict.answer == "inconclusive" and all(reason.startswith("unasked:") for reason in verdict.reasons)
+
+
+def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...]:
+    verification = store.verify(name, mode)
+    return () if verification.ok else verification.problems or ("the files do not match the manifest",)
+
+
+def _baselines(store: SnapshotStore, name: str) -> Baselines:
+    try:
+        return clean_baselines(store.baselines(name))
+    except (FusewireError, OSError) as error:
+        log.warning("no baselines of %s: %s", name, error)
+        return {}
