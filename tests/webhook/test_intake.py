@@ -69,6 +69,14 @@ def test_an_attempt_is_a_number_or_unknown(label: str, attempt: int | None) -> N
     assert parse(body(alert(labels={"attempt": label}))).alerts[0].attempt == attempt
 
 
+def test_half_a_surrogate_pair_becomes_text() -> None:
+    """JSON may hold what UTF-8 cannot: the event can be stored all the same, and nothing else is changed."""
+    data = body(alert(labels={"a": "ü"})).replace(b"KL is high", b"KL \\ud800 high")
+    (read,) = parse(data).alerts
+    assert read.annotations["summary"] == "KL ? high"
+    assert read.labels["a"] == "ü"
+
+
 def test_a_watchdog_carries_its_value() -> None:
     """Only a firing watchdog with a number beats."""
     watchdog = {"labels": {"alertname": "Watchdog"}, "status": "firing", "annotations": {"value": "1.7e+09"}}

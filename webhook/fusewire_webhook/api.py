@@ -123,7 +123,7 @@ def _sentence(body: dict[str, Any], key: str) -> str:
     text = body.get(key)
     if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_TEXT:
         raise _bad(f"{key!r} is needed, a text: the journal keeps who decided and why")
-    return text.strip()
+    return text.strip().encode(errors="replace").decode()
 
 
 def _bad(text: str) -> web.HTTPBadRequest:

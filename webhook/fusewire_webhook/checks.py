@@ -97,7 +97,7 @@ def _token_files(auth: AuthConfig) -> list[tuple[str, str]]:
 
 
 def _listener(listen: ListenConfig, auth: AuthConfig, complain: _Complain) -> None:
-    if not 0 <= listen.port <= 65535:
+    if listen.port is not None and not 0 <= listen.port <= 65535:
         complain("listen.port", f"{listen.port} is no port: take 1 to 65535, or 0 for a free one")
     if not listen.host:
         complain("listen.host", "is empty; 127.0.0.1 for this host only, 0.0.0.0 for every network")

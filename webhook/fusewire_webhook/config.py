@@ -35,7 +35,8 @@ class ListenConfig:
     """Where the webhook listens."""
 
     host: str = "127.0.0.1"
-    port: int = 9095
+    port: int | None = None
+    """None: 9095 for ``fusewire serve``, a free one for ``fusewire run``."""
     tls: TlsConfig | None = None
 
 

@@ -148,14 +148,21 @@ def _alert(entry: Any) -> Alert:
         status=cast(AlertStatus, status),
         labels=labels,
         annotations=annotations,
-        starts_at=starts_at if isinstance(starts_at, str) else "",
+        starts_at=_storable(starts_at) if isinstance(starts_at, str) else "",
     )
 
 
 def _texts(value: Any, name: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _BadAlertError(f"{name} is no object of texts")
-    return value
+    if all(key.isascii() and text.isascii() for key, text in value.items()):
+        return value
+    return {_storable(key): _storable(text) for key, text in value.items()}
+
+
+def _storable(text: str) -> str:
+    """JSON can write half a surrogate pair, which is no text that a file could hold."""
+    return text.encode(errors="replace").decode()
 
 
 def _refused(reason: PayloadReason, message: str) -> PayloadError:

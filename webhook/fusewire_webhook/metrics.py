@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -22,6 +21,7 @@ from fusewire_webhook.events import (
     AttemptStarted,
     Event,
     FailureClass,
+    SnapshotPromoted,
     StopConfirmed,
 )
 from fusewire_webhook.intake import PayloadReason
@@ -37,15 +37,8 @@ Answer = Literal["pass", "fail", "inconclusive", "error"]
 IntakeReason = Literal[PayloadReason, AuthReason, "too_large", "not_readable", "not_stored"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Promotion:
-    """What a promoted snapshot brings along."""
-
-    at: float
-    """Unix seconds."""
-    baselines: Mapping[str, Mapping[str, float]]
-    """Per signal, statistics of the validated window: ``{signal: {stat: value}}``."""
-
+Baselines = Mapping[str, Mapping[str, float]]
+"""``{signal: {"median": …, "min": …, "max": …}}``, each in the signal's own unit."""
 
 _STOP_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _RESTART_BUCKETS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -56,7 +49,6 @@ class Metrics:
 
     Args:
         views: every guarded run, as the engine sees it now.
-        promotion: what is known of the promotion of a run's snapshot, by the names of both.
         clock: monotonic seconds.
     """
 
@@ -64,7 +56,6 @@ class Metrics:
         self,
         *,
         views: Callable[[], Iterable[RunView]] = tuple,
-        promotion: Callable[[str, str], Promotion | None] | None = None,
         registry: CollectorRegistry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,7 +94,8 @@ class Metrics:
         Gauge("fusewire_build_info", "Version of fusewire; always 1.", ["version"], **declared).labels(
             importlib.metadata.version("fusewire")
         ).set(1)
-        self.registry.register(_Runs(views, promotion if promotion is not None else _unknown_promotion))
+        self._runs = _Runs(views)
+        self.registry.register(self._runs)
         for outcome in get_args(AlertOutcome):
             self._alerts.labels(outcome)
         for reason in get_args(IntakeReason):
@@ -134,6 +126,14 @@ class Metrics:
             self._degraded.labels(part).set(degraded.get(part, False))
         self._watchdog_age.set(float("nan") if watchdog_age_seconds is None else watchdog_age_seconds)
 
+    def promoted(self, run: str, at: float) -> None:
+        """When the run's newest stable snapshot was promoted, in Unix seconds."""
+        self._runs.promoted_at[run] = at
+
+    def baselines(self, run: str, attempt: int, values: Baselines) -> None:
+        """What the present attempt of the run is compared with, instead of all that was known of it."""
+        self._runs.baselines[run] = (attempt, values)
+
     def stored(self, event: Event, view: RunView) -> None:
         """An event of a run was stored, and ``view`` is what it made of the run: the engine's listener."""
         self._events.inc()
@@ -143,6 +143,8 @@ class Metrics:
         match event:
             case StopConfirmed():
                 self._stop.observe(event.seconds)
+            case SnapshotPromoted():
+                self.promoted(run, event.at)
             case AttemptStarted():
                 opened = self._opened.pop(run, None)
                 if opened is not None:
@@ -154,11 +156,10 @@ class Metrics:
 class _Runs(Collector):
     """What every run is now, read from the engine's views when Prometheus asks."""
 
-    def __init__(
-        self, views: Callable[[], Iterable[RunView]], promotion: Callable[[str, str], Promotion | None]
-    ) -> None:
+    def __init__(self, views: Callable[[], Iterable[RunView]]) -> None:
         self._views = views
-        self._promotion = promotion
+        self.promoted_at: dict[str, float] = {}
+        self.baselines: dict[str, tuple[int, Baselines]] = {}
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples: registering must not ask the engine."""
@@ -169,9 +170,11 @@ class _Runs(Collector):
         for view in self._views():
             families.add(view)
             if view.promoted:
-                families.add_promoted(view, self._promotion(view.run, view.promoted[-1]["name"]))
-            if view.active is not None:
-                families.add_baselines(view, self._promotion(view.run, view.active))
+                families.promoted_step.add_metric([view.run], view.promoted[-1]["step"])
+                if view.run in self.promoted_at:
+                    families.promoted_at.add_metric([view.run], self.promoted_at[view.run])
+            if view.run in self.baselines:
+                families.add_baselines(view.run, *self.baselines[view.run])
         yield from families.all()
 
 
@@ -195,7 +198,7 @@ class _Families:
         )
         self.baseline = GaugeMetricFamily(
             "fusewire_baseline",
-            "Statistic of a signal over the validated window of the attempt's stable snapshot.",
+            "Statistic of a signal over the validated window of the run's stable snapshot.",
             labels=["run", "attempt", "signal", "stat"],
         )
         self.trips = CounterMetricFamily(
@@ -222,20 +225,11 @@ class _Families:
             self.restarts.add_metric([view.run, failure_class], view.restarts.get(failure_class, 0))
         self.lockouts.add_metric(run, view.lockouts)
 
-    def add_promoted(self, view: RunView, promotion: Promotion | None) -> None:
-        self.promoted_step.add_metric([view.run], view.promoted[-1]["step"])
-        if promotion is not None:
-            self.promoted_at.add_metric([view.run], promotion.at)
-
-    def add_baselines(self, view: RunView, promotion: Promotion | None) -> None:
+    def add_baselines(self, run: str, attempt: int, values: Baselines) -> None:
         """Baselines carry the attempt that is judged by them, not the one that made them."""
-        for signal, statistics in promotion.baselines.items() if promotion is not None else ():
+        for signal, statistics in values.items():
             for stat, value in statistics.items():
-                self.baseline.add_metric([view.run, str(view.attempt), signal, stat], value)
-
-
-def _unknown_promotion(_run: str, _name: str) -> None:
-    return None
+                self.baseline.add_metric([run, str(attempt), signal, stat], value)
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:

@@ -22,16 +22,20 @@ _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 1024
 
 
-def bind(listen: ListenConfig) -> socket.socket:
+def bind(listen: ListenConfig, *, default_port: int) -> socket.socket:
     """A bound socket that does not listen yet; port 0 takes a free one.
+
+    Args:
+        default_port: for a configuration that names none.
 
     Raises:
         ConfigError: the address is in use, not this host's, or not permitted.
     """
-    where = f"{listen.host}:{listen.port}"
+    port = listen.port if listen.port is not None else default_port
+    where = f"{listen.host}:{port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            listen.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise ConfigError(f"listen.host: {listen.host}: {error.strerror}; take an address of this host") from error
