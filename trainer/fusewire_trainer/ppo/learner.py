@@ -82,9 +82,13 @@ class Learner:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         faults.gradients(self.model)
-        norm = clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm)
+        # Each by its own norm: the critic's gradients are hundreds of times larger and would silence the actor.
+        norms = [
+            clip_grad_norm_(parameters, self._config.max_grad_norm)
+            for parameters in (self.model.actor_parameters(), self.model.critic.parameters())
+        ]
         self.optimizer.step()
-        return {"grad_norm": norm}
+        return {"grad_norm": torch.stack(norms).norm()}
 
 
 def _stack(history: list[Metrics], name: str) -> Tensor:

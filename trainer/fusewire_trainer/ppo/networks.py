@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -45,6 +47,10 @@ class ActorCritic(nn.Module):
             return Categorical(logits=output, validate_args=False)
         spread = self.log_std.exp().expand_as(output)
         return Independent(Normal(output, spread, validate_args=False), 1, validate_args=False)
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        """What the policy depends on; the rest is the critic's."""
+        return (parameter for name, parameter in self.named_parameters() if not name.startswith("critic."))
 
     def value(self, observations: Tensor) -> Tensor:
         """Expected discounted return, ``[…]``."""
