@@ -1,0 +1,120 @@
+"""``fusewire trip|pause|resume|reset|promote|rollback RUN --why …``: what a person decides.
+
+The webhook that serves the runs folder journals and acts. Where none serves, the decision is journaled here, under
+the folder's lock, and the next ``fusewire run`` or ``serve`` acts on it: a LOCKED run is reset that way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import socket
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
+from fusewire_webhook.errors import CommandError
+from fusewire_webhook.events import Command
+from fusewire_webhook.runs_folder import RunsFolder
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_VERBS = {
+    "trip": "stop the attempt as an alert would: roll back, restart with a smaller learning rate",
+    "pause": "hold all automatic actions of the run; the trainer goes on",
+    "resume": "end a pause",
+    "reset": "let a LOCKED run start again, with its budgets restored",
+    "promote": "make a snapshot the stable one",
+    "rollback": "stop the attempt and go back to a snapshot",
+}
+
+
+def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    for verb, text in _VERBS.items():
+        parser = subparsers.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        add_run_argument(parser)
+        parser.add_argument("--why", required=True, help="reason, kept in the journal")
+        parser.add_argument("--who", default=None, help="your name, kept in the journal (default: user@host)")
+        if verb == "promote":
+            parser.add_argument("--snapshot", required=True, metavar="STEP|NAME", help="its step or name")
+        if verb == "rollback":
+            target = parser.add_mutually_exclusive_group(required=True)
+            target.add_argument("--to", dest="snapshot", metavar="STEP|NAME", help="step or name of a snapshot")
+            target.add_argument("--scratch", action="store_true", help="start from scratch")
+        add_config_options(parser)
+        parser.set_defaults(handler=_decide, verb=verb)
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
+
+    folder = runs_folder(arguments)
+    command = Command(
+        at=time.time(),
+        verb=cast(Any, arguments.verb),
+        who=arguments.who or f"{getpass.getuser()}@{socket.gethostname()}",
+        why=_text(arguments.why),
+        snapshot=snapshot_name(folder, arguments.run, getattr(arguments, "snapshot", None)),
+        scratch=getattr(arguments, "scratch", False),
+        source="cli",
+    )
+    body = {"who": command.who, "why": command.why, "source": "cli"}
+    if command.snapshot is not None:
+        body["snapshot"] = command.snapshot
+    answer = ask(folder, "POST", f"/api/runs/{arguments.run}/{command.verb}", {**body, "scratch": command.scratch})
+    if answer is not None:
+        print(f"{arguments.run}: {answer['state']}: {answer['decision'] or command.verb}")
+    else:
+        with folder.locked():
+            asyncio.run(journal_only(folder, arguments.run, command))
+        print(f"{arguments.run}: journaled; nothing guards this folder now, the next fusewire run acts on it")
+    return 0
+
+
+def snapshot_name(folder: RunsFolder, run: str, given: str | None) -> str | None:
+    """The snapshot that a person means by its step or its name: of several at one step the promoted one, the newest.
+
+    Raises:
+        CommandError: the run has none at that step.
+    """
+    if given is None or not given.isdecimal():
+        return given
+    from fusewire.snapshots.store import SnapshotStore  # noqa: PLC0415 - loads numpy
+
+    here = [info for info in SnapshotStore(folder.root / run).list() if info.step == int(given)]
+    usable = [info for info in here if info.state in ("promoted", "candidate")]
+    if not usable:
+        raise CommandError(f"{run}: there is no usable snapshot at step {given}; see: fusewire snapshots {run}")
+    return max(usable, key=lambda info: (info.state == "promoted", info.attempt)).name
+
+
+async def journal_only(folder: RunsFolder, run: str, command: Command) -> None:
+    """Store a decision while no webhook serves the folder; the caller holds its lock.
+
+    Raises:
+        CommandError: the run was never guarded here, or the decision is not possible in its state.
+        JournalError: it could not be stored.
+    """
+    from fusewire_webhook.breaker import fold, refusal  # noqa: PLC0415
+    from fusewire_webhook.journal import Journal  # noqa: PLC0415
+
+    journal = Journal(folder.journal)
+    try:
+        events = [entry.event for entry in journal.read(run)]
+        if not events:
+            raise CommandError(f"no run {run!r} was ever guarded in {folder.root}")
+        why_not = refusal(fold(events), command)
+        if why_not is not None:
+            raise CommandError(f"{run}: {why_not}")
+        await journal.append(run, command)
+    finally:
+        journal.close()
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise CommandError("--why: is empty; the journal keeps who decided and why")
+    return text.strip().encode(errors="replace").decode()

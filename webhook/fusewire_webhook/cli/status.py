@@ -1,0 +1,136 @@
+"""``fusewire status``: every run at a glance, or one in detail."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
+from fusewire_webhook.errors import CommandError
+from fusewire_webhook.runs_folder import RunsFolder
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from rich.table import Table
+
+COLOURS = {"closed": "green", "half_open": "yellow", "open": "red", "locked": "bold red", "completed": "blue"}
+"""Of the states, for a terminal."""
+
+
+def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "status",
+        help="the state of the runs",
+        description="Show the runs as the serving webhook sees them; where none serves, as the journal left them.",
+    )
+    add_run_argument(parser, optional=True)
+    parser.add_argument("--json", action="store_true", help="as JSON, with every field")
+    add_config_options(parser)
+    parser.set_defaults(handler=_status)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from fusewire_webhook.cli.client import ask  # noqa: PLC0415
+
+    folder = runs_folder(arguments)
+    answer = ask(folder, "GET", "/api/runs")
+    overview = answer if answer is not None else journaled(folder)
+    if arguments.run is not None:
+        overview["runs"] = [view for view in overview["runs"] if view["run"] == arguments.run]
+        if not overview["runs"]:
+            raise CommandError(f"no run {arguments.run!r} was ever guarded in {folder.root}")
+    if arguments.json:
+        print(json.dumps(overview, indent=2))
+    else:
+        _show(overview, detailed=arguments.run is not None)
+    return 0
+
+
+def journaled(folder: RunsFolder) -> dict[str, Any]:
+    """What the serving webhook would say, from the journal alone."""
+    from fusewire_webhook.breaker import fold  # noqa: PLC0415
+    from fusewire_webhook.journal import Journal  # noqa: PLC0415
+    from fusewire_webhook.state import RunState  # noqa: PLC0415
+    from fusewire_webhook.view import view_of  # noqa: PLC0415
+
+    states: dict[str, RunState] = {}
+    last: dict[str, int] = {}
+    for entry in Journal(folder.journal, read_only=True).read():
+        states[entry.run] = fold([entry.event], states.get(entry.run))
+        last[entry.run] = entry.seq
+    return {
+        "runs": [view_of(run, last[run], state).to_json() for run, state in states.items()],
+        "monitoring": None,
+        "unknown_alerts": [],
+    }
+
+
+def _show(overview: dict[str, Any], *, detailed: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    console.print(table(overview["runs"]))
+    monitoring = overview["monitoring"]
+    if monitoring is None:
+        console.print("No webhook serves this folder now: this is how the journal left it.", markup=False)
+    elif monitoring["degraded"]:
+        console.print(f"The watch is degraded: {'; '.join(monitoring['reasons'])}", style="bold red", markup=False)
+    for stranger in overview["unknown_alerts"]:
+        console.print(
+            f"{stranger['count']} alerts {stranger['alertname']} name the run {stranger['run']!r}, "
+            "which is not guarded here",
+            style="yellow",
+            markup=False,
+        )
+    for view in overview["runs"] if detailed else ():
+        for line in details(view):
+            console.print(line, markup=False)
+
+
+def table(views: list[dict[str, Any]]) -> Table:
+    """A row for each run."""
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"):
+        rows.add_column(name)
+    for view in views:
+        colour = COLOURS.get(view["state"], "")
+        held = " (paused)" if view["paused"] else " (observing)" if view["mode"] == "observe" else ""
+        rows.add_row(
+            escape(view["run"]),
+            f"[{colour}]{view['state'].upper()}[/]{held}",
+            str(view["attempt"]),
+            str(view["step"]),
+            f"{view['lr_scale']:g}",
+            str(view["promoted"][-1]["step"]) if view["promoted"] else "–",
+            str(sum(view["trips"].values())),
+            escape(view["decision"]),
+        )
+    return rows
+
+
+def details(view: dict[str, Any]) -> list[str]:
+    """What else is known of one run, a line each."""
+    lines = []
+    if view["reason"]:
+        lines.append(f"locked because: {view['reason']}")
+    lines += [f"paused by {pause['who']} ({pause['source']}): {pause['why']}" for pause in view["pauses"]]
+    if view["held_trip"]:
+        lines.append(f"held while paused: {view['held_trip']}")
+    if view["incident"] is not None:
+        lines.append(
+            f"incident {view['incident']['number']}: {view['divergences']} divergences; it ends when a snapshot at "
+            f"step {view['incident_ends_at']} or further is promoted"
+        )
+    lines.append(f"active snapshot: {view['active'] or 'none: the next attempt starts from scratch'}")
+    lines.append(f"trips: {_counts(view['trips'])}; restarts: {_counts(view['restarts'])}")
+    return lines
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
