@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-
 Reset = tuple[Any, dict[str, Any]]
 
 

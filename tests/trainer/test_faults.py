@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -15,8 +16,9 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from fusewire.snapshots.layout import STABLE_LINK, snapshot_name
 from fusewire_trainer.errors import SettingError
-from fusewire_trainer.faults import FAULTS, Faults, FaultSpec, Trigger, struck
+from fusewire_trainer.faults import FAULTS, Faults, FaultSpec, Trigger
 
 
 def planned(text: str, run_dir: Path | None = None, attempt: int = 0, *, every: bool = False) -> Faults:
@@ -38,12 +40,15 @@ def spiked(faults: Faults, step: int) -> bool:
 def test_the_whole_form_is_read() -> None:
     """NAME:STRENGTH:UPDATES@WHEN."""
     assert FaultSpec.parse("lr-spike:50:3@promoted") == FaultSpec(
-        name="lr-spike", trigger=Trigger(step=None), strength=50.0, updates=3
+        name="lr-spike", trigger=Trigger(step=0, promoted=True), strength=50.0, updates=3
     )
     assert FaultSpec.parse("hang@7") == FaultSpec(name="hang", trigger=Trigger(step=7))
 
 
-@pytest.mark.parametrize("text", ["", "hang", "hang@", "hang@soon", "nonsense@3", "hang:x@3", "hang:1:2:3@4"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "hang", "hang@", "hang@soon", "nonsense@3", "hang:x@3", "hang:1:2:3@4", "hang@promoted:", "hang@later:3"],
+)
 def test_other_forms_are_refused(text: str) -> None:
     """One line that repeats what was given."""
     with pytest.raises(SettingError, match=f"--fault {text}: ") as caught:
@@ -67,7 +72,8 @@ def test_it_strikes_in_one_attempt_only(tmp_path: Path) -> None:
     """Another attempt that passes the same update is left alone, and the first one is remembered."""
     assert spiked(planned("lr-spike@5", tmp_path, 0), 5)
     assert not spiked(planned("lr-spike@5", tmp_path, 1), 5)
-    assert struck(tmp_path, "lr-spike") == {"attempt": 0, "step": 5}
+    memory = json.loads((tmp_path / "fault-lr-spike.json").read_text())
+    assert (memory["attempt"], memory["step"]) == (0, 5)
 
 
 def test_it_strikes_in_every_attempt_when_asked_to(tmp_path: Path) -> None:
@@ -82,11 +88,15 @@ def test_an_attempt_that_starts_beyond_its_update_is_hit_too() -> None:
 
 def test_promotion_arms_it(tmp_path: Path) -> None:
     """``promoted`` waits for the link to a stable snapshot."""
-    faults = planned("lr-spike@promoted", tmp_path)
-    assert not spiked(faults, 0)
-    (tmp_path / "snapshots").mkdir()
-    (tmp_path / "stable_checkpoint_latest").symlink_to("snapshots")
-    assert spiked(faults, 1)
+    early, late = planned("lr-spike@promoted", tmp_path), planned("lr-spike@promoted:60", tmp_path, every=True)
+    link = tmp_path / STABLE_LINK
+    assert not spiked(early, 0)
+    link.symlink_to(f"snapshots/{snapshot_name(40, 0)}")
+    assert spiked(early, 1)
+    assert not spiked(late, 1)
+    link.unlink()
+    link.symlink_to(f"snapshots/{snapshot_name(60, 0)}")
+    assert spiked(late, 2)
 
 
 def test_promotion_never_comes_without_a_run_directory() -> None:

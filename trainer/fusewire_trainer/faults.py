@@ -1,13 +1,13 @@
 """Faults that really happen to a training, for demonstrations and tests. No reported number is ever faked.
 
 ``--fault NAME[:STRENGTH[:UPDATES]]@WHEN`` where WHEN is an update number, or ``promoted``: the first update after
-a snapshot of the run was promoted (its link ``stable_checkpoint_latest`` exists). A fault strikes in one attempt
-only (the file ``fault-NAME.json`` in the run directory remembers which) unless it is asked for in every attempt.
+a snapshot of the run was promoted (its link ``stable_checkpoint_latest`` exists), or ``promoted:60``: one of update
+60 or later. A fault strikes in one attempt only (the file ``fault-NAME.json`` in the run directory remembers which)
+unless it is asked for in every attempt.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fusewire.files import write_json
+from fusewire.snapshots.layout import STABLE_LINK, parse_name
 from fusewire_trainer.errors import SettingError
 
-PROMOTED_LINK = "stable_checkpoint_latest"
 _MEBIBYTE = 2**20
 
 
@@ -34,14 +34,28 @@ _MEBIBYTE = 2**20
 class Trigger:
     """When a fault strikes first."""
 
-    step: int | None
-    """Update; None: the first update after a promotion."""
+    step: int
+    """Update; with ``promoted`` that of the snapshot."""
+    promoted: bool = False
+    """It waits for the promotion of a snapshot, not for the update itself."""
 
     def reached(self, step: int, run_dir: Path | None) -> bool:
         """Whether it strikes at the update ``step``, or has before."""
-        if self.step is None:
-            return run_dir is not None and (run_dir / PROMOTED_LINK).exists()
-        return step >= self.step
+        if not self.promoted:
+            return step >= self.step
+        try:
+            stable = parse_name((run_dir / STABLE_LINK).readlink().name) if run_dir else None
+        except OSError:
+            return False
+        return stable is not None and stable[0] >= self.step
+
+    @classmethod
+    def parse(cls, text: str) -> Trigger:
+        """Read ``UPDATE``, ``promoted`` or ``promoted:UPDATE``; ValueError: it is none of them."""
+        what, colon, step = text.partition(":")
+        if what == "promoted":
+            return cls(step=int(step) if colon else 0, promoted=True)
+        return cls(step=int(text))
 
 
 class Fault:
@@ -222,13 +236,13 @@ class FaultSpec:
                 raise ValueError
             return cls(
                 name=name,
-                trigger=Trigger(step=None if when == "promoted" else int(when)),
+                trigger=Trigger.parse(when),
                 strength=float(numbers[0]) if numbers else None,
                 updates=int(numbers[1]) if len(numbers) > 1 else None,
             )
         except ValueError:
             raise SettingError(
-                f"--fault {text}: write NAME[:STRENGTH[:UPDATES]]@UPDATE or …@promoted, such as lr-spike:1000:10@50"
+                f"--fault {text}: write NAME[:STRENGTH[:UPDATES]]@WHEN, such as lr-spike:1000:10@50"
             ) from None
 
 
@@ -313,15 +327,5 @@ class Faults:
         memory = self._run_dir / f"fault-{spec.name}.json"
         if memory.exists():
             return False
-        remembered: dict[str, Any] = {"attempt": self._attempt, "step": step}
-        write_json(memory, remembered)
+        write_json(memory, {"attempt": self._attempt, "step": step, "at": time.time()})
         return True
-
-
-def struck(run_dir: Path, name: str) -> dict[str, int] | None:
-    """Attempt and step in which the fault ``name`` struck once; None: it has not."""
-    try:
-        value: dict[str, int] = json.loads((run_dir / f"fault-{name}.json").read_text())
-    except FileNotFoundError:
-        return None
-    return value

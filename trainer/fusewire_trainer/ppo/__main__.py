@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME[:STRENGTH[:UPDATES]]@WHEN",
-        help=f"WHEN: an update, or 'promoted'; NAME: {', '.join(FAULTS)}; may be repeated",
+        help=f"WHEN: an update, or 'promoted[:UPDATE]' (of the snapshot); NAME: {', '.join(FAULTS)}; repeatable",
     )
     faults.add_argument("--fault-every-attempt", action="store_true", help="not only in the first that it hits")
     return top
