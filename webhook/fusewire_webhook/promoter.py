@@ -22,17 +22,14 @@ from fusewire_webhook.baselines import Baselines, ask_baselines, clean_baselines
 from fusewire_webhook.config import RunConfig
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.events import Event, SnapshotRejected, SnapshotSeen
+from fusewire_webhook.evidence import seconds_past
 from fusewire_webhook.gate import Answer, GateFacts, GatePolicy, Verdict, collect, judge, present_signals_query
-from fusewire_webhook.prometheus import Prometheus, label_value
+from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.survey import Survey, survey
 from fusewire_webhook.view import RunView
 from fusewire_webhook.watched import WatchedSteps
 
 log = logging.getLogger(__name__)
-
-LOOKBACK_SECONDS = 3600.0
-"""How far back Prometheus is asked how long a snapshot has been lying there when the webhook starts."""
-
 
 RELIST_SECONDS = 30.0
 """A folder whose modification time says nothing new is listed at least this often."""
@@ -265,12 +262,10 @@ class Promoter:
         for name in names:
             run = self._runs[name]
             try:
-                changed_at = run.folder.stat().st_mtime_ns
+                changed_at = _changed_at(run.folder)
                 if run.listed is not None and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
                     continue
                 found[name] = _Listing(changed_at=changed_at, infos=tuple(run.store.candidates()))
-            except FileNotFoundError:
-                found[name] = _Listing(changed_at=0, infos=())
             except (FusewireError, OSError) as error:
                 log.warning("the snapshots of run %s cannot be listed: %s", name, error)
             if len(found) >= self._scans:
@@ -286,7 +281,13 @@ class Promoter:
             if run.listed is not None:
                 lead = facts.now - max(run.listed, run.attempt_seen)
             else:
-                lead = await self._age(name, info)
+                lead = await seconds_past(
+                    self._prometheus,
+                    run=name,
+                    attempt=info.attempt,
+                    step=info.step,
+                    scrape_interval=self._scrape_interval,
+                )
         except PrometheusError as error:
             log.warning("snapshot %s of run %s is not under judgement yet: %s", info.name, name, error)
             return False
@@ -301,14 +302,6 @@ class Promoter:
             known=set(run.signals),
         )
         return await self._submit(name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt))
-
-    async def _age(self, run: str, info: SnapshotInfo) -> float:
-        """For how long Prometheus has seen the attempt past the snapshot's step; seconds, 0: not at all."""
-        series = f"rl_step{{run={label_value(run)},attempt={label_value(str(info.attempt))}}}"
-        look = max(self._scrape_interval, LOOKBACK_SECONDS / 720)
-        past = f"timestamp({series} > {info.step})[{LOOKBACK_SECONDS:.0f}s:{look * 1000:.0f}ms]"
-        ages = await self._prometheus.query(f"max(time() - min_over_time({past}))")
-        return ages[0].value + look if ages else 0.0
 
     # Judgement ----------------------------------------------------------------------------------------
 
@@ -452,6 +445,14 @@ class Promoter:
 
 def _only_unasked(verdict: Verdict) -> bool:
     return verdict.answer == "inconclusive" and all(reason.startswith("unasked:") for reason in verdict.reasons)
+
+
+def _changed_at(folder: Path) -> int:
+    """Modification time in ns; 0: there is no such folder."""
+    try:
+        return folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...]:
