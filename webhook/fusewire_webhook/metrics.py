@@ -138,8 +138,8 @@ class Metrics:
         """An event of a run was stored, and ``view`` is what it made of the run: the engine's listener."""
         self._events.inc()
         run = view.run
-        if view.state == "open":
-            self._opened.setdefault(run, self._clock())
+        if view.state == "open" and run not in self._opened:
+            self._opened[run] = self._clock()
         match event:
             case StopConfirmed():
                 self._stop.observe(event.seconds)

@@ -75,7 +75,7 @@ def _decide(arguments: argparse.Namespace) -> int:
 
 
 def snapshot_name(folder: RunsFolder, run: str, given: str | None) -> str | None:
-    """The snapshot that a person means by its step or its name: of several at one step the promoted one, the newest.
+    """The snapshot that a person means by its step or name: of several at one step the promoted one, the newest.
 
     Raises:
         CommandError: the run has none at that step.
