@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
@@ -15,6 +16,8 @@ from fusewire_webhook.actuators import Handle, Launch
 from fusewire_webhook.actuators.keeper import EXIT_FILE, KEEPER_FILE, LOCK_FILE
 from fusewire_webhook.actuators.tree import ProcessId
 from fusewire_webhook.errors import ActuatorError
+
+log = logging.getLogger(__name__)
 
 STOP_FILE = "stop.json"
 OUTPUT_FILE = "output.log"
@@ -114,23 +117,20 @@ class Exit:
 
     @classmethod
     def read(cls, folder: Path) -> Exit | None:
-        """Read ``exit.json``; None: it is not there (yet).
-
-        Raises:
-            ActuatorError: the file cannot be read or holds something else.
-        """
-        value = _read(folder / EXIT_FILE)
-        if value is None:
-            return None
+        """Read ``exit.json``; None: it is not there (yet). A damaged one still says that the root has ended."""
         try:
+            value = _read(folder / EXIT_FILE)
+            if value is None:
+                return None
             return cls(
                 code=int(value["code"]),
                 signal=value["signal"],
                 oom_kills=int(value["oom_kills"] or 0),
                 error=str(value["error"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ActuatorError(f"{folder / EXIT_FILE}: is no keeper's file ({error!r})") from error
+        except (ActuatorError, KeyError, TypeError, ValueError) as error:
+            log.warning("%s: the exit status is lost (%r)", folder / EXIT_FILE, error)
+            return cls(code=None)
 
     @classmethod
     def from_wait_status(cls, status: int) -> Exit:
@@ -142,8 +142,12 @@ class Exit:
 
 def mark_stop(folder: Path) -> None:
     """Keep for later that the end of this attempt was ordered, before the first signal is sent."""
-    if not stop_marked(folder):
+    if stop_marked(folder):
+        return
+    try:
         write_json(folder / STOP_FILE, {"at": time.time()})
+    except OSError as error:  # such as a full disk: the stop itself matters more
+        log.warning("%s: cannot be written (%s)", folder / STOP_FILE, error.strerror)
 
 
 def stop_marked(folder: Path) -> bool:

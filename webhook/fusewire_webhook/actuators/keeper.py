@@ -11,7 +11,7 @@ to stdout (``{"state": "started" | "exists" | "failed" | "deserted", "error": â€
 """
 
 # pathlib and contextlib would cost start-up time and memory.
-# ruff: noqa: PTH, SIM105
+# ruff: noqa: PTH104, PTH108, PTH116, PTH123, SIM105
 
 from __future__ import annotations
 

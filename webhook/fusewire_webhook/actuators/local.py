@@ -73,15 +73,15 @@ class LocalActuator:
         Raises:
             ActuatorError: the command cannot be executed, or the run directory cannot be written.
         """
-        folder = attempt_folder(launch.run_dir, launch.attempt)
-        if await asyncio.to_thread(KeptAttempt.read, folder) is None:
+        kept = await asyncio.to_thread(self._read, launch.run_dir, launch.attempt)
+        if kept is None:
             spawned = await asyncio.to_thread(spawn_keeper, launch, seconds=self._start_seconds)
-            await self._reaper.adopt(spawned.pid)
+            self._reaper.adopt(spawned.pid)
             if spawned.state == "failed":
                 raise _not_started(launch, spawned.error)
-        kept = await asyncio.to_thread(KeptAttempt.read, folder)
+            kept = await asyncio.to_thread(self._read, launch.run_dir, launch.attempt)
         if kept is None:
-            raise ActuatorError(f"{folder}: the keeper's file is gone; leave the run directory alone")
+            raise _not_started(launch, "the keeper's file is gone; leave the run directory alone")
         failure = await asyncio.to_thread(self._start_failure, kept)
         if failure:
             raise _not_started(launch, failure)
@@ -90,7 +90,7 @@ class LocalActuator:
     async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:
         """The handle of an attempt that was started; None: its command never ran."""
         del run  # the run directory is the run's own
-        kept = await asyncio.to_thread(KeptAttempt.read, attempt_folder(run_dir, attempt))
+        kept = await asyncio.to_thread(self._read, run_dir, attempt)
         if kept is None:
             return None
         failure = await asyncio.to_thread(self._start_failure, kept)
@@ -134,14 +134,19 @@ class LocalActuator:
                 confirmed=False,
                 reason=f"{kept.folder} runs in another PID namespace (container); stop it there",
             )
-        tree = await asyncio.to_thread(self._members, kept) if where == "here" else []
-        pids = {kept.root.pid, *(process.id.pid for process in tree)}
-        before = await self._gpu_holders(pids) if tree else None
+        if where == "gone":
+            found = await asyncio.to_thread(Exit.read, kept.folder)
+            return Gone(confirmed=True, exit_code=found.code if found else None)
         killed: set[ProcessId] = set()
-        # 1. SIGTERM to the root, grace
-        if any(process.id == kept.root for process in tree):
+        # 1. SIGTERM to the root at once; then see who belongs to it; grace
+        root_runs = await asyncio.to_thread(self._table.runs, kept.root)
+        if root_runs:
             await asyncio.to_thread(mark_stop, kept.folder)
             await self._signal([kept.root], signal.SIGTERM)
+        tree = await asyncio.to_thread(self._members, kept)
+        pids = {kept.root.pid, *(process.id.pid for process in tree)}
+        before = asyncio.create_task(self._gpu_holders(set(pids)))
+        if root_runs:
             await until_ended(self._table, [kept.root], grace_seconds)
             tree = await asyncio.to_thread(self._members, kept)
         # 2. SIGTERM to what is left of the tree
@@ -152,7 +157,7 @@ class LocalActuator:
             await until_ended(self._table, ids, self._kill_seconds)
         # 3. SIGKILL, and whatever was forked meanwhile, until nothing is left
         deadline = time.monotonic() + self._kill_seconds
-        while left := (await asyncio.to_thread(self._members, kept) if where == "here" else []):
+        while left := await asyncio.to_thread(self._members, kept):
             if time.monotonic() > deadline:
                 break
             ids = [process.id for process in left]
@@ -161,7 +166,7 @@ class LocalActuator:
             await self._signal(ids, signal.SIGKILL)
             if not await until_ended(self._table, ids, min(1.0, self._kill_seconds)):
                 await asyncio.sleep(0.05)
-        if not left and where == "here":
+        if not left:
             # 4. a keeper that runs has no descendant left when it ends: the kernel's own word for "all gone"
             await self._signal([kept.keeper], signal.SIGCONT)
             await until_ended(self._table, [kept.keeper], EXIT_FILE_SECONDS)
@@ -169,10 +174,11 @@ class LocalActuator:
         code = (await self._exit(kept)).code
         if left:
             names = ", ".join(str(process) for process in left[:5])
+            before.cancel()
             reason = f"host needs attention: {len(left)} processes did not end after SIGKILL: {names}"
             return Gone(confirmed=False, exit_code=code, killed=len(killed), reason=reason)
         # 5. its GPU memory
-        gpu = await self._gpu_released(pids, before)
+        gpu = await self._gpu_released(pids, bool(await before))
         return Gone(
             confirmed=gpu != "held",
             exit_code=code,
@@ -193,11 +199,8 @@ class LocalActuator:
         holders = await bounded(self._gpu.holders, max(1.0, self._gpu_release_seconds))
         return None if holders is None else not pids.isdisjoint(holders)
 
-    async def _gpu_released(
-        self, pids: set[int], before: bool | None
-    ) -> Literal["released", "none", "unknown", "held"]:
+    async def _gpu_released(self, pids: set[int], seen: bool) -> Literal["released", "none", "unknown", "held"]:
         deadline = time.monotonic() + self._gpu_release_seconds
-        seen = bool(before)
         while True:
             held = await self._gpu_holders(pids)
             if held is None:
@@ -273,6 +276,10 @@ class LocalActuator:
         found.update((table[pid].id, table[pid]) for pid in ancestors)
         found.pop(kept.keeper, None)
         return [process for process in found.values() if not process.ended]
+
+    @staticmethod
+    def _read(run_dir: str, attempt: int) -> KeptAttempt | None:
+        return KeptAttempt.read(attempt_folder(run_dir, attempt))
 
     @staticmethod
     def _start_failure(kept: KeptAttempt) -> str:

@@ -46,7 +46,7 @@ class Reaper:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[int, asyncio.AbstractEventLoop]] = {}
 
-    async def adopt(self, pid: int) -> None:
+    def adopt(self, pid: int) -> None:
         """Reap this child when it ends."""
         loop = asyncio.get_running_loop()
         fd = os.pidfd_open(pid)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -136,8 +135,8 @@ async def start_stack(
     webhook = WebhookAddress(
         host=webhook_host,
         port=webhook_port,
-        token_file=_absolute(alert_token_file),
-        ca_file=_absolute(webhook_ca_file),
+        token_file=await asyncio.to_thread(_absolute, alert_token_file),
+        ca_file=await asyncio.to_thread(_absolute, webhook_ca_file),
     )
     rules = await asyncio.to_thread(resolve_rule_files, rule_files) if prometheus_url is None else ()
     await check_rules(binaries.promtool, rules)
@@ -229,7 +228,7 @@ def _prometheus(
 
 
 def _absolute(path: str | Path | None) -> str | None:
-    return None if path is None else os.path.abspath(path)  # noqa: PTH100 (no file system access)
+    return None if path is None else str(Path(path).absolute())
 
 
 async def _write(path: Path, config: Mapping[str, Any]) -> None:
