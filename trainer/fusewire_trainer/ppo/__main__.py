@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import fusewire
-from fusewire.attempt import AttemptParameters
 from fusewire.errors import FusewireError
 from fusewire_trainer.errors import TrainerError
 from fusewire_trainer.faults import FAULTS, Faults, FaultSpec
@@ -56,15 +55,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     try:
         config = PPOConfig(**{field.name: getattr(arguments, field.name) for field in fields(PPOConfig)})
         specs = [FaultSpec.parse(text) for text in arguments.fault]
-        parameters = _parameters(arguments, environ)
+        run = fusewire.attach(environ=_environment(arguments, environ))
         faults = Faults(
             specs,
-            run_dir=Path(parameters.run_dir) if parameters.run_dir else None,
-            attempt=parameters.attempt,
+            run_dir=run.run_dir,
+            attempt=run.attempt,
             every_attempt=arguments.fault_every_attempt,
             say=lambda text: print(text, flush=True),
         )
-        run = fusewire.attach(parameters)
         train(config, run, faults)
     except (TrainerError, FusewireError) as error:
         print(f"fusewire ppo: {error}", file=sys.stderr)
@@ -72,17 +70,15 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     return run.exit_code
 
 
-def _parameters(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AttemptParameters:
+def _environment(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
     """The supervisor's word, and where there is none, the command line's."""
-    parameters = AttemptParameters.load(environ)
-    flags = {
-        "seed": arguments.seed,
-        "run_dir": str(Path(arguments.run_dir).absolute()) if arguments.run_dir else None,
-        "resume_from": str(Path(arguments.resume_from).absolute()) if arguments.resume_from else None,
-        "snapshot_every_steps": arguments.snapshot_every,
+    said = {
+        "FUSEWIRE_SEED": arguments.seed,
+        "FUSEWIRE_RUN_DIR": arguments.run_dir and Path(arguments.run_dir).absolute(),
+        "FUSEWIRE_RESUME_FROM": arguments.resume_from and Path(arguments.resume_from).absolute(),
+        "FUSEWIRE_SNAPSHOT_EVERY_STEPS": arguments.snapshot_every,
     }
-    free = {name: value for name, value in flags.items() if value is not None}
-    return replace(parameters, **{k: v for k, v in free.items() if f"FUSEWIRE_{k.upper()}" not in environ})
+    return {name: str(value) for name, value in said.items() if value is not None} | dict(environ)
 
 
 def _argument(field: Field[Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def make_envs(env_id: str, number: int) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: make_env(env_id)] * number, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def seeds(seed: int, step: int, number: int, *, stream: int = 0) -> list[int]:
+def seeds(seed: int, step: int, number: int, *, stream: int = 0) -> list[int | None]:
     """Seeds for ``number`` environments that depend on nothing but the arguments."""
     words = np.random.SeedSequence([seed, step, stream]).generate_state(number)
     return [int(word) for word in words]

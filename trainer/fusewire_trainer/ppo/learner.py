@@ -75,7 +75,7 @@ class Learner:
                 "explained_variance": explained_variance(rollout.values.flatten(), target),
                 "advantage_std": gain.std(unbiased=False),
                 "reward_std": rewards.std(unbiased=False),
-                "learning_rate": torch.tensor(rate),
+                "learning_rate": torch.tensor(rate, dtype=torch.float64),
             }
 
     def _descend(self, loss: Tensor, faults: Faults) -> Metrics:
