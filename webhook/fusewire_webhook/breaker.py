@@ -145,7 +145,8 @@ def _trip(state: RunState, trip: EarlyTrip) -> RunState:
 
 def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
     state = _promotion_done(state, event.name)
-    if any(snapshot.name == event.name for snapshot in state.promoted):
+    left_behind = event.attempt < state.attempt and event.step > state.resumed_step
+    if left_behind or any(snapshot.name == event.name for snapshot in state.promoted):
         return state
     new = Snapshot(name=event.name, step=event.step, attempt=event.attempt)
     promoted = sorted((*state.promoted, new), key=lambda snapshot: snapshot.order)

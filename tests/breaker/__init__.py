@@ -1,0 +1,1 @@
+"""The breaker, its journal and its engine."""
