@@ -83,9 +83,21 @@ async def check_rules(promtool: str | None, files: Sequence[str]) -> None:
     code, output = await _run(promtool, "check", "rules", *files)
     if code == 0:
         return
+    raise StackError(f"rule file is not usable: {_first_complaint(output, files)}")
+
+
+def _first_complaint(output: str, files: Sequence[str]) -> str:
+    """The first file that promtool complains of, with its words in one line."""
     lines = [line.strip() for line in output.splitlines()]
-    about = [line for line in lines if line.startswith(tuple(files))]
-    raise StackError(f"rule file is not usable: {(about or [lines[-1] if lines else 'promtool failed'])[0]}")
+    about = [number for number, line in enumerate(lines) if line.startswith(tuple(files))]
+    if not about:
+        return lines[-1] if lines else "promtool failed"
+    words = [lines[about[0]]]
+    for line in lines[about[0] + 1 :]:
+        if not line or line.startswith((*files, "Checking")):
+            break
+        words.append(line)
+    return " ".join(words)
 
 
 async def takes_reload_flag(prometheus: str) -> bool:

@@ -187,7 +187,7 @@ class Child:
 
 
 async def start_on_free_port(
-    make: Callable[[int], Child], *, free_port: Callable[[], int], tries: int = 5
+    make: Callable[[int], Child], *, free_port: Callable[[], int], tries: int = 3
 ) -> tuple[Child, int]:
     """Start ``make(port)`` on a free port, with another one whenever somebody was faster.
 
