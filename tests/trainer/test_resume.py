@@ -45,8 +45,16 @@ def attach(tmp_path: Path) -> Iterator[Attach]:
 
 def config(**settings: Any) -> PPOConfig:
     """A few seconds' worth of CartPole."""
-    given = {"updates": 8, "envs": 2, "steps": 16, "hidden": 8, "device": "cpu", "return_window": 4} | settings
-    return PPOConfig(**given)
+    given = {
+        "updates": 8,
+        "envs": 2,
+        "steps": 16,
+        "minibatches": 2,
+        "hidden": 8,
+        "device": "cpu",
+        "return_window": 4,
+    }
+    return PPOConfig(**(given | settings))
 
 
 def disturb() -> None:

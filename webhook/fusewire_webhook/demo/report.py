@@ -1,0 +1,75 @@
+"""Timeline and table of a demonstration, for a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from fusewire_webhook.breaker import fold
+from fusewire_webhook.demo.incidents import Failure
+from fusewire_webhook.journal import Entry
+from fusewire_webhook.words import QUIET, describe
+
+
+def timeline(entries: Sequence[Entry]) -> Iterator[str]:
+    """One line an event, with the seconds since the first, and below it the decision that it led to."""
+    state = fold(())
+    for entry in entries:
+        before, state = state, fold([entry.event], state)
+        decided = state.decision if state.decision != before.decision else ""
+        if decided or not isinstance(entry.event, QUIET):
+            yield f"{entry.event.at - entries[0].event.at:7.2f} s  {describe(entry.event)}"
+        if decided:
+            yield f"{'':9}  → {state.phase.upper()}: {decided}"
+
+
+def table(found: Sequence[Failure], final_return: float | None) -> Table:
+    """One column a failure: every moment as a clock time and as seconds after the moment before it."""
+    shown = Table(title="What happened, and when", title_justify="left")
+    shown.add_column("")
+    for failure in found:
+        shown.add_column(f"attempt {failure.attempt}", justify="right")
+    shown.add_row("failure", *(f"{f.cause} ({f.failure_class})" for f in found))
+    columns = [dict(_moments(failure)) for failure in found]
+    for name in (
+        "fault strikes", "violation in Prometheus", "alert in the journal", "SIGTERM", "exit", "classified",
+        "all processes gone", "rollback", "next attempt runs", "its first update seen",
+    ):  # fmt: skip
+        if any(name in column for column in columns):
+            shown.add_row(name, *(column.get(name, "–") for column in columns))
+    shown.add_section()
+    shown.add_row("detection (violation → exit)", *(_between(f.violation, f.exited) for f in found))
+    shown.add_row("back at work (exit → first update)", *(_between(f.exited, f.first_step) for f in found))
+    shown.add_row("processes that needed SIGKILL", *(str(f.killed) for f in found))
+    shown.add_row("steps lost", *("–" if f.steps_lost is None else str(f.steps_lost) for f in found))
+    if final_return is not None:
+        shown.add_row("mean return in the end", *([""] * (len(found) - 1)), f"{final_return:.0f}")
+    return shown
+
+
+def _moments(failure: Failure) -> Iterator[tuple[str, str]]:
+    named = (
+        ("fault strikes", failure.strike),
+        ("violation in Prometheus", failure.violation),
+        ("alert in the journal", failure.alert),
+        ("SIGTERM", failure.sigterm),
+        ("exit", failure.exited),
+        ("classified", failure.classified),
+        ("all processes gone", failure.stopped),
+        ("rollback", failure.rolled_back),
+        ("next attempt runs", failure.next_started),
+        ("its first update seen", failure.first_step),
+    )
+    before: float | None = None
+    for name, at in named:
+        if at is None:
+            continue
+        clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 100) % 100:02d}"
+        yield name, clock if before is None else f"{clock}  {at - before:+6.2f} s"
+        before = at
+
+
+def _between(start: float | None, end: float | None) -> str:
+    return "–" if start is None or end is None else f"{end - start:.2f} s"
