@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fusewire_webhook.deps import Deps, Watch
+from fusewire_webhook.deadman import WatchStatus
+from fusewire_webhook.deps import Deps
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
-from fusewire_webhook.events import Command, Event
+from fusewire_webhook.events import Command, Event, StepsWatched
 from fusewire_webhook.metrics import Metrics
 from fusewire_webhook.receiver import Receiver
 from fusewire_webhook.state import RunState
+from fusewire_webhook.subscription import Subscription
 from fusewire_webhook.view import RunView, Target, view_of
 
 
@@ -24,7 +24,7 @@ class Engine:
         self._views = {run: view_of(run, 0, RunState(), algorithm="ppo") for run in runs}
         self.events: list[tuple[str, Event]] = []
         self.full = False
-        self.followers: list[asyncio.Queue[RunView]] = []
+        self.followers: set[Subscription] = set()
 
     async def submit(self, run: str, event: Event) -> int:
         self.view(run)
@@ -43,8 +43,8 @@ class Engine:
 
     def change(self, run: str, **fields: Any) -> None:
         self._views[run] = replace(self._views[run], **fields)
-        for queue in self.followers:
-            queue.put_nowait(self._views[run])
+        for follower in self.followers:
+            follower.put((run, self._views[run].seq, StepsWatched(attempt=0, step=1, watched=1)))
 
     def targets(self) -> Iterable[Target]:
         return [
@@ -58,19 +58,10 @@ class Engine:
             raise CommandError(f"{run} is not locked: there is nothing to reset")
         return self.view(run)
 
-    @contextlib.asynccontextmanager
-    async def changes(self) -> AsyncIterator[AsyncIterator[RunView]]:
-        queue: asyncio.Queue[RunView] = asyncio.Queue()
-
-        async def follow() -> AsyncIterator[RunView]:
-            while True:
-                yield await queue.get()
-
-        self.followers.append(queue)
-        try:
-            yield follow()
-        finally:
-            self.followers.remove(queue)
+    def subscribe(self) -> Subscription:
+        subscription = Subscription(on_close=self.followers.discard)
+        self.followers.add(subscription)
+        return subscription
 
 
 class Beats:
@@ -78,7 +69,7 @@ class Beats:
 
     def __init__(self) -> None:
         self.values: list[float] = []
-        self.state = Watch()
+        self.state = WatchStatus()
 
     def __call__(self, value: float) -> None:
         self.values.append(value)
@@ -99,7 +90,6 @@ def build(engine: Engine, beats: Beats, **changes: Any) -> Deps:
         receiver=Receiver(store=engine, metrics=metrics, beat=beats, clock=lambda: 100.0),
         metrics=metrics,
         read_log=read_log,
-        changes=engine.changes,
         watch=lambda: beats.state,
         clock=lambda: 100.0,
         **changes,

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from app_doubles import Beats, Engine, build
 
 from fusewire_webhook.app import build_app
-from fusewire_webhook.deps import Watch
+from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.redact import Secret
 
 ALERT, COMMAND = "alert-token-0123456789", "command-token-0123456789"
@@ -209,11 +209,11 @@ async def test_open_paths_need_no_token(serve: Open) -> None:
 
 async def test_ready_is_not_alive(serve: Open, beats: Beats) -> None:
     """A degraded watch makes it unready with the reasons, and leaves it alive."""
-    beats.state = Watch(degraded=True, reasons=("no watchdog for 50 s",), parts={"watchdog": True})
+    beats.state = WatchStatus(problems={"watchdog": "no beat for 50 s"})
     client = await serve()
     response = await client.get("/readyz")
     assert response.status == 503
-    assert (await response.json())["reasons"] == ["no watchdog for 50 s"]
+    assert (await response.json())["reasons"] == ["watchdog: no beat for 50 s"]
     assert (await client.get("/healthz")).status == 200
     assert (await samples(client))['fusewire_monitoring_degraded{part="watchdog"}'] == 1
 
@@ -322,7 +322,7 @@ async def test_live_updates(serve: Open, engine: Engine) -> None:
         await stream.content.readuntil(b"\n\n")
         engine.change("cartpole", attempt=4)
         assert await stream.content.readline() == b"event: run\n"
-        assert json.loads((await stream.content.readline()).removeprefix(b"data: "))["attempt"] == 4
+        assert json.loads((await stream.content.readline()).removeprefix(b"data: "))["view"]["attempt"] == 4
     for _ in range(100):
         engine.change("cartpole", attempt=5)  # writing to it shows that the client has gone
         await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from fusewire_webhook.events import AttemptStarted, SnapshotPromoted, StopConfirmed
 from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.state import RunState
 
 GOLDEN = Path(__file__).with_name("metrics.golden.txt")
 
@@ -26,24 +27,25 @@ def test_the_whole_exposition() -> None:
     clock = iter((10.0, 13.0))
     metrics = Metrics(views=engine.views, clock=lambda: next(clock))
     metrics.guard("cartpole")
-    engine.change("cartpole", state="open", trips={"divergence": 1, "infrastructure": 0})
-    metrics.stored(StopConfirmed(attempt=0, seconds=0.3), engine.view("cartpole"))
-    engine.change("cartpole", state="half_open", attempt=1, lr_scale=0.5, divergences=1)
-    metrics.stored(AttemptStarted(attempt=1, handle={}), engine.view("cartpole"))
+    trips = {"divergence": 1, "infrastructure": 0}
+    engine.change("cartpole", state="half_open", attempt=1, lr_scale=0.5, divergences=1, trips=trips)
     engine.change("cartpole", promoted=({"name": "s", "step": 40, "attempt": 1},))
-    metrics.stored(SnapshotPromoted(at=1000.0, name="s", step=40, attempt=1), engine.view("cartpole"))
+    running, opened = RunState(phase="half_open"), RunState(phase="open")
+    metrics.stored("cartpole", 1, StopConfirmed(attempt=0, seconds=0.3), opened)
+    metrics.stored("cartpole", 2, AttemptStarted(attempt=1, handle={}), running)
+    metrics.stored("cartpole", 3, SnapshotPromoted(at=1000.0, name="s", step=40, attempt=1), running)
     metrics.baselines("cartpole", 1, {"grad_norm": {"max": 2.5, "min": 0.1}})
     metrics.alert("trip")
     metrics.intake_error("not_json")
     metrics.verdict("cartpole", "pass")
-    metrics.monitoring({"rules": True}, 7.5)
+    metrics.monitoring({"rules"}, 7.5)
     assert exposition(metrics) == GOLDEN.read_text()
 
 
 def test_a_watchdog_that_never_came_has_no_age() -> None:
     """Before the first beat the age is NaN, not 0: nothing that compares with it takes it for fresh."""
     metrics = Metrics()
-    metrics.monitoring({}, None)
+    metrics.monitoring((), None)
     assert "fusewire_watchdog_age_seconds NaN\n" in exposition(metrics)
 
 

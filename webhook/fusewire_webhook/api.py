@@ -1,14 +1,13 @@
 """``/api``: what people read and decide, for the CLI and the console.
 
 Every answer is JSON; an error is ``{"error": "one sentence", "reason": "…"}``. ``GET /api/events`` is a stream of
-server-sent events: ``overview`` at first and when the watch changes, ``run`` with a run's whole view whenever
-something happened to it.
+server-sent events: ``overview`` (what ``GET /api/runs`` answers) at first and when the watch changes, ``run`` for
+each event of a run: ``{"seq", "at", "kind", "words", "view"}`` with the run's view after it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import math
@@ -19,7 +18,9 @@ from aiohttp import web
 
 from fusewire_webhook.deps import DEPS, STREAMS, Deps
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError, WebhookError
-from fusewire_webhook.events import Command
+from fusewire_webhook.events import Command, Event
+from fusewire_webhook.subscription import Item
+from fusewire_webhook.words import describe
 
 VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)["verb"]) if verb != "shutdown")
 """What a person can decide through the API. ``shutdown`` belongs to the process that serves."""
@@ -38,6 +39,7 @@ def routes() -> list[tuple[str, str, Handler]]:
         ("GET", "/api/runs", _errors_as_json(_runs)),
         ("GET", "/api/runs/{run}", _errors_as_json(_run)),
         ("GET", "/api/runs/{run}/log", _errors_as_json(_log)),
+        ("GET", "/api/runs/{run}/candidates", _errors_as_json(_candidates)),
         ("POST", "/api/runs/{run}/{verb}", _errors_as_json(_command)),
         ("GET", "/api/events", _events),
     ]
@@ -53,7 +55,11 @@ def overview(deps: Deps) -> dict[str, Any]:
     watch = deps.watch()
     return {
         "runs": [view.to_json() for view in deps.engine.views()],
-        "monitoring": {"degraded": watch.degraded, "reasons": watch.reasons, "parts": dict(watch.parts)},
+        "monitoring": {
+            "degraded": watch.degraded,
+            "problems": dict(watch.problems),
+            "watchdog_age_seconds": watch.beat_age,
+        },
         "unknown_alerts": deps.receiver.strangers.as_json(),
     }
 
@@ -75,6 +81,13 @@ async def _log(request: web.Request) -> web.StreamResponse:
     limit = min(_whole(request, "limit", default=1000), _LARGEST_PAGE)
     entries = await deps.read_log(run, after, limit)
     return answer({"run": run, "entries": entries})
+
+
+async def _candidates(request: web.Request) -> web.StreamResponse:
+    """Snapshots under judgement, each with the gate's answer and its reasons."""
+    deps = request.app[DEPS]
+    run = deps.engine.view(request.match_info["run"]).run
+    return answer({"run": run, "candidates": deps.verdicts(run)})
 
 
 async def _command(request: web.Request) -> web.StreamResponse:
@@ -139,29 +152,40 @@ async def _events(request: web.Request) -> web.StreamResponse:
     stream = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
-    with contextlib.suppress(ConnectionResetError):
-        async with deps.changes() as changes:
+    problems = deps.watch().problems.keys()
+    following: asyncio.Future[Item] | None = None
+    try:
+        async with deps.engine.subscribe() as changes:
             await stream.prepare(request)
             await stream.write(_sse("overview", overview(deps)))
-            watch = deps.watch()
-            following = asyncio.ensure_future(anext(changes))
-            try:
-                while True:
-                    done, _ = await asyncio.wait({following}, timeout=_BEAT_SECONDS)
-                    if done:
-                        await stream.write(_sse("run", following.result().to_json()))
-                        following = asyncio.ensure_future(anext(changes))
-                    elif (now := deps.watch()) != watch:
-                        watch = now
-                        await stream.write(_sse("overview", overview(deps)))
-                    else:
-                        await stream.write(b": still here\n\n")
-            except StopAsyncIteration:
-                pass
-            finally:
-                following.cancel()
-                request.app[STREAMS].discard(task)
+            while True:
+                following = following or asyncio.ensure_future(anext(changes))
+                await asyncio.wait({following}, timeout=_BEAT_SECONDS)
+                if following.done():
+                    await stream.write(_sse("run", _change(deps, *following.result())))
+                    following = None
+                elif deps.watch().problems.keys() != problems:
+                    problems = deps.watch().problems.keys()
+                    await stream.write(_sse("overview", overview(deps)))
+                else:
+                    await stream.write(b": still here\n\n")
+    except (ConnectionResetError, StopAsyncIteration):
+        pass  # the client has gone, or reads too slowly: it connects again and begins with the overview
+    finally:
+        if following is not None:
+            following.cancel()
+        request.app[STREAMS].discard(task)
     return stream
+
+
+def _change(deps: Deps, run: str, seq: int, event: Event) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "at": event.at,
+        "kind": event.kind,
+        "words": describe(event),
+        "view": deps.engine.view(run).to_json(),
+    }
 
 
 def _sse(event: str, value: Any) -> bytes:

@@ -60,7 +60,7 @@ async def _discover(request: web.Request) -> web.Response:
 async def _metrics(request: web.Request) -> web.Response:
     deps = request.app[DEPS]
     watch = deps.watch()
-    deps.metrics.monitoring(watch.parts, watch.watchdog_age_seconds)
+    deps.metrics.monitoring(watch.problems, watch.beat_age)
     return web.Response(body=generate_latest(deps.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

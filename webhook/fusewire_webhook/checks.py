@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from fusewire.attempt import check_run_name
 from fusewire.errors import RunNameError
+from fusewire_webhook import packs
 from fusewire_webhook.config import AuthConfig, Config, ListenConfig, RetryConfig, RunConfig
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.redact import exposed, read_secret
@@ -43,8 +44,8 @@ def check(config: Config, *, source: str) -> None:
     for name in ("scrape_interval_seconds", "evaluation_interval_seconds"):
         if getattr(config.prometheus, name) <= 0:
             complain(f"prometheus.{name}", "must be more than 0")
-    for path in config.prometheus.rule_files:
-        if not Path(path).is_file():
+    for path in packs.rule_files(config.prometheus.rule_files):
+        if not (Path(path).is_dir() or any(Path(path).parent.glob(Path(path).name))):
             complain("prometheus.rule_files", f"{path}: no such file")
     for name, run in config.runs.items():
         try:

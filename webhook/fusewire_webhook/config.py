@@ -48,7 +48,7 @@ class PrometheusConfig:
     scrape_interval_seconds: float = 1.0
     evaluation_interval_seconds: float = 1.0
     rule_files: tuple[str, ...] = ()
-    """Rule files of a Prometheus started here; empty: the default pack."""
+    """Of a Prometheus started here: files, folders, globs, ``default``, ``preset:NAME``; empty: ``default``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aiohttp import web
 
+from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.events import Command
 from fusewire_webhook.metrics import Metrics
 from fusewire_webhook.receiver import Receiver
 from fusewire_webhook.redact import Secret
+from fusewire_webhook.subscription import Subscription
 from fusewire_webhook.view import RunView, Target
 
 
@@ -37,18 +38,9 @@ class Breakers(Protocol):
         """Journal a person's decision; raises UnknownRunError, CommandError, JournalError."""
         ...
 
-
-@dataclass(frozen=True, kw_only=True)
-class Watch:
-    """Whether the watch itself is alive."""
-
-    degraded: bool = False
-    reasons: tuple[str, ...] = ()
-    """One sentence for each thing that is wrong."""
-    parts: Mapping[str, bool] = field(default_factory=dict)
-    """Degraded or not, for each of :data:`fusewire_webhook.metrics.PARTS`."""
-    watchdog_age_seconds: float | None = None
-    """Since the last beat; None before the first."""
+    def subscribe(self) -> Subscription:
+        """Everything that is journaled from now on."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +52,10 @@ class Deps:
     metrics: Metrics
     read_log: Callable[[str, int, int], Awaitable[list[dict[str, Any]]]]
     """Journal entries of a run after a number, at most so many: ``{"seq", "at", "kind", …}``."""
-    changes: Callable[[], AbstractAsyncContextManager[AsyncIterator[RunView]]]
-    """A subscription to the views of runs to which something happens."""
-    watch: Callable[[], Watch] = Watch
+    verdicts: Callable[[str], list[dict[str, Any]]] = lambda run: []  # noqa: ARG005
+    """What the gate says of each snapshot of a run that is not promoted yet."""
+    watch: Callable[[], WatchStatus] = WatchStatus
+    """Whether the watch itself is alive."""
     alert_token: Secret | None = None
     command_token: Secret | None = None
     scrape_interval_seconds: float = 1.0

@@ -13,14 +13,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from fusewire_webhook.deadman import WATCHDOG
 from fusewire_webhook.errors import PayloadError
 from fusewire_webhook.events import AlertReported, AlertStatus
 
 PayloadReason = Literal["not_json", "not_object", "no_alerts", "bad_alert"]
 """What can be wrong with a body; the label values of ``fusewire_intake_errors_total`` for payloads."""
-
-WATCHDOG = "Watchdog"
-"""The always-firing alert: it beats the dead man's switch and never reaches a run."""
 
 _LARGEST_ATTEMPT = 10**9
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
+from fusewire_webhook import packs
 from fusewire_webhook.checks import check
 from fusewire_webhook.config import Config
 from fusewire_webhook.errors import ConfigError
@@ -167,6 +168,7 @@ def _anchor(config: Config, folder: Path) -> Config:
             key_file=at(tls.key_file) if tls.key_file else "",
             client_ca_file=maybe(tls.client_ca_file),
         )
+    rules = tuple(entry if packs.is_name(entry) else at(entry) for entry in config.prometheus.rule_files)
     return dataclasses.replace(
         config,
         runs_dir=at(config.runs_dir),
@@ -176,9 +178,7 @@ def _anchor(config: Config, folder: Path) -> Config:
             alert_token_file=maybe(config.auth.alert_token_file),
             command_token_file=maybe(config.auth.command_token_file),
         ),
-        prometheus=dataclasses.replace(
-            config.prometheus, rule_files=tuple(at(path) for path in config.prometheus.rule_files)
-        ),
+        prometheus=dataclasses.replace(config.prometheus, rule_files=rules),
         runs={name: dataclasses.replace(run, cwd=maybe(run.cwd)) for name, run in config.runs.items()},
     )
 

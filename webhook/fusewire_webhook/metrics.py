@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fusewire_webhook.auth import AuthReason
+from fusewire_webhook.deadman import PARTS
 from fusewire_webhook.events import (
     AttemptStarted,
     Event,
@@ -25,12 +26,11 @@ from fusewire_webhook.events import (
     StopConfirmed,
 )
 from fusewire_webhook.intake import PayloadReason
+from fusewire_webhook.state import RunState
 from fusewire_webhook.view import RunView
 
 STATES = ("closed", "open", "half_open", "locked", "completed")
 FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
-PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
-"""Parts of the watch that can be degraded."""
 
 AlertOutcome = Literal["trip", "recorded", "unknown_run", "watchdog", "not_stored"]
 Answer = Literal["pass", "fail", "inconclusive", "error"]
@@ -120,10 +120,10 @@ class Metrics:
         for answer in get_args(Answer):
             self._verdicts.labels(run, answer)
 
-    def monitoring(self, degraded: Mapping[str, bool], watchdog_age_seconds: float | None) -> None:
-        """What the dead man's switch says now; an age of None means that no beat ever came."""
+    def monitoring(self, degraded: Container[str], watchdog_age_seconds: float | None) -> None:
+        """Which parts of the watch are degraded now; an age of None means that no beat ever came."""
         for part in PARTS:
-            self._degraded.labels(part).set(degraded.get(part, False))
+            self._degraded.labels(part).set(part in degraded)
         self._watchdog_age.set(float("nan") if watchdog_age_seconds is None else watchdog_age_seconds)
 
     def promoted(self, run: str, at: float) -> None:
@@ -134,11 +134,10 @@ class Metrics:
         """What the present attempt of the run is compared with, instead of all that was known of it."""
         self._runs.baselines[run] = (attempt, values)
 
-    def stored(self, event: Event, view: RunView) -> None:
-        """An event of a run was stored, and ``view`` is what it made of the run: the engine's listener."""
+    def stored(self, run: str, _seq: int, event: Event, state: RunState) -> None:
+        """An event of a run was stored and folded into ``state``: the engine's listener."""
         self._events.inc()
-        run = view.run
-        if view.state == "open" and run not in self._opened:
+        if state.phase == "open" and run not in self._opened:
             self._opened[run] = self._clock()
         match event:
             case StopConfirmed():

@@ -87,8 +87,8 @@ async def listening(
     """Start the application's resources, then serve it on ``bound``; yields the base URL, such as
     ``http://127.0.0.1:9095``. On leaving, requests in flight get five seconds, then the resources are released."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS, handle_signals=False)
-    await runner.setup()
     try:
+        await runner.setup()
         await web.SockSite(runner, bound, ssl_context=tls, backlog=_BACKLOG).start()
         yield url_of(bound, tls=tls is not None)
     finally:

@@ -11,6 +11,7 @@ import asyncio
 import getpass
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
@@ -57,7 +58,7 @@ def _decide(arguments: argparse.Namespace) -> int:
         verb=cast(Any, arguments.verb),
         who=arguments.who or f"{getpass.getuser()}@{socket.gethostname()}",
         why=_text(arguments.why),
-        snapshot=snapshot_name(folder, arguments.run, getattr(arguments, "snapshot", None)),
+        snapshot=getattr(arguments, "snapshot", None),
         scratch=getattr(arguments, "scratch", False),
         source="cli",
     )
@@ -69,7 +70,8 @@ def _decide(arguments: argparse.Namespace) -> int:
         print(f"{arguments.run}: {answer['state']}: {answer['decision'] or command.verb}")
     else:
         with folder.locked():
-            asyncio.run(journal_only(folder, arguments.run, command))
+            snapshot = snapshot_name(folder, arguments.run, command.snapshot)
+            asyncio.run(journal_only(folder, arguments.run, replace(command, snapshot=snapshot)))
         print(f"{arguments.run}: journaled; nothing guards this folder now, the next fusewire run acts on it")
     return 0
 

@@ -77,7 +77,9 @@ def _show(overview: dict[str, Any], *, detailed: bool) -> None:
     if monitoring is None:
         console.print("No webhook serves this folder now: this is how the journal left it.", markup=False)
     elif monitoring["degraded"]:
-        console.print(f"The watch is degraded: {'; '.join(monitoring['reasons'])}", style="bold red", markup=False)
+        console.print(
+            f"The watch is degraded: {'; '.join(monitoring['problems'].values())}", style="bold red", markup=False
+        )
     for stranger in overview["unknown_alerts"]:
         console.print(
             f"{stranger['count']} alerts {stranger['alertname']} name the run {stranger['run']!r}, "

@@ -1,0 +1,130 @@
+"""The processes ``fusewire run`` and ``fusewire serve``: signals, progress, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any
+
+from fusewire_webhook import cli
+from fusewire_webhook.cli.progress import Progress
+from fusewire_webhook.config import Config
+from fusewire_webhook.service import Service, serving
+from fusewire_webhook.view import RunView
+
+
+def guard_until_done(config: Config, *, warnings: Sequence[str] = ()) -> int:
+    """Guard the runs until each is completed or locked, or a signal comes. The exit code."""
+    return asyncio.run(_guard(config, Progress(warnings=warnings)))
+
+
+def serve_until_stopped(config: Config, *, default_port: int, warnings: Sequence[str] = ()) -> int:
+    """Guard the runs until a signal comes; trainers go on. The exit code."""
+    return asyncio.run(_serve(config, default_port, Progress(warnings=warnings)))
+
+
+class Interrupts:
+    """SIGINT and SIGTERM as events: the first asks for an orderly end, the second for a quick one."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+        self.signal = signal.SIGINT
+
+    def take(self, number: signal.Signals) -> None:
+        """A signal came."""
+        (self.hurried if self.asked.is_set() else self.asked).set()
+        self.signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the number of the signal, as shells have it."""
+        return 128 + self.signal
+
+
+@contextlib.asynccontextmanager
+async def interrupts() -> AsyncIterator[Interrupts]:
+    """Take SIGINT and SIGTERM for the time of the context."""
+    loop, taken = asyncio.get_running_loop(), Interrupts()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, taken.take, number)
+    try:
+        yield taken
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def unless(event: asyncio.Event, awaited: Awaitable[Any]) -> tuple[bool, Any]:
+    """(True, result) of ``awaited``; (False, None) where ``event`` came first, and ``awaited`` was cancelled."""
+    work = asyncio.ensure_future(awaited)
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return (True, await work) if work.done() else (False, None)
+    finally:
+        waiting.cancel()
+        work.cancel()
+        await asyncio.gather(work, waiting, return_exceptions=True)
+
+
+async def _guard(config: Config, progress: Progress) -> int:
+    async with interrupts() as taken, contextlib.AsyncExitStack() as stack:
+        stack.enter_context(progress)
+        started, service = await unless(
+            taken.asked, stack.enter_async_context(serving(config, default_port=0, progress=progress.say))
+        )
+        if not started:
+            return taken.exit_code
+        following = asyncio.ensure_future(progress.follow(service))
+        try:
+            done, _ = await unless(taken.asked, _all_finished(service, config))
+            if not done:
+                progress.say("stopping the trainers (again: kill them at once)")
+                await _stop(service, taken)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        views = service.engine.views()
+        for view in views:
+            progress.result(view, log_command=f"fusewire log {view.run} --runs {config.runs_dir}")
+    return exit_code(views) if done else taken.exit_code
+
+
+async def _all_finished(service: Service, config: Config) -> None:
+    await asyncio.gather(*(service.engine.wait_finished(run) for run in config.runs))
+
+
+async def _stop(service: Service, taken: Interrupts) -> None:
+    """Stop the trainers and journal it; a second signal kills them, and the next start journals that."""
+    orderly, _ = await unless(
+        taken.hurried,
+        service.engine.close(stop_runs=True, who="operator", why=f"{taken.signal.name} to fusewire run"),
+    )
+    if not orderly:
+        handles = [view.handle for view in service.engine.views() if view.live and view.handle is not None]
+        await service.engine.close(stop_runs=False)
+        await asyncio.gather(*(service.actuator.stop(handle, grace_seconds=0.0) for handle in handles))
+
+
+def exit_code(views: Sequence[RunView]) -> int:
+    """3 where a run is locked, 0 where all are completed, else 1."""
+    if any(view.state == "locked" for view in views):
+        return cli.LOCKED
+    return cli.OK if all(view.state == "completed" for view in views) else cli.FAILED
+
+
+async def _serve(config: Config, default_port: int, progress: Progress) -> int:
+    async with interrupts() as taken, contextlib.AsyncExitStack() as stack:
+        started, service = await unless(
+            taken.asked,
+            stack.enter_async_context(serving(config, default_port=default_port, progress=progress.say)),
+        )
+        if started:
+            print(f"fusewire: serving {len(config.runs)} runs on {service.url}", file=sys.stderr, flush=True)
+            await taken.asked.wait()
+    return cli.OK

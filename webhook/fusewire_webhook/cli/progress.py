@@ -1,0 +1,91 @@
+"""What ``fusewire run`` shows: a line for each event and decision, and on a terminal the runs below them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fusewire_webhook.cli.status import COLOURS, table
+from fusewire_webhook.events import Event
+from fusewire_webhook.service import Service
+from fusewire_webhook.view import RunView
+from fusewire_webhook.words import QUIET, describe
+
+_REFRESH_SECONDS = 0.5
+
+
+class Progress:
+    """Prints to the console for the time of its context.
+
+    Args:
+        warnings: sentences about the configuration, shown first.
+    """
+
+    def __init__(self, *, console: Console | None = None, warnings: Sequence[str] = ()) -> None:
+        self._console = console if console is not None else Console(highlight=False, soft_wrap=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._decisions: dict[str, str] = {}
+        for warning in warnings:
+            print(f"fusewire: warning: {warning}", file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def say(self, line: str) -> None:
+        """One line with the time of day."""
+        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {line}"))
+
+    async def follow(self, service: Service) -> None:
+        """Show what happens until cancelled."""
+        for view in service.engine.views():
+            self._decide(view)
+        refreshing = asyncio.ensure_future(self._refresh(service))
+        try:
+            async with service.engine.subscribe() as changes:
+                async for run, _, event in changes:
+                    self._show(run, event)
+                    self._decide(service.engine.view(run))
+        finally:
+            refreshing.cancel()
+
+    def result(self, view: RunView, *, log_command: str) -> None:
+        """How a run ended, and what to do about it."""
+        line = Text(f"{view.run}: ").append(view.state.upper(), style=COLOURS.get(view.state, ""))
+        if view.state == "locked":
+            line.append(f": {view.reason}\n  what happened: {log_command}\n")
+            line.append(f"  to start it again: fusewire reset {view.run} --why …, then the same command")
+        elif view.shut_down:
+            line.append(f", stopped at step {view.step}; the same command goes on from {view.active or 'scratch'}")
+        else:
+            line.append(f", attempt {view.attempt}, {sum(view.trips.values())} trips")
+        self._console.print(line)
+
+    def _show(self, run: str, event: Event) -> None:
+        if not isinstance(event, QUIET):
+            self.say(f"{run}: {describe(event)}")
+
+    def _decide(self, view: RunView) -> None:
+        if view.decision and self._decisions.get(view.run) != view.decision:
+            self._decisions[view.run] = view.decision
+            line = Text(f"{'':8}  {view.run} ").append(f"→ {view.state.upper()}", style=COLOURS.get(view.state, ""))
+            self._console.print(line.append(f": {view.decision}"))
+
+    async def _refresh(self, service: Service) -> None:
+        while self._console.is_terminal:
+            self._live.update(table([view.to_json() for view in service.engine.views()]), refresh=True)
+            await asyncio.sleep(_REFRESH_SECONDS)

@@ -1,0 +1,281 @@
+"""Everything that guards the runs, put together: what ``fusewire run`` and ``fusewire serve`` have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import ProcessCollector, disable_created_metrics
+
+from fusewire.snapshots import SnapshotStore
+from fusewire.snapshots.layout import PROMOTION_FILE
+from fusewire_webhook import packs
+from fusewire_webhook.actuators import Actuator
+from fusewire_webhook.actuators.local import LocalActuator
+from fusewire_webhook.app import build_app
+from fusewire_webhook.config import Config
+from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.deps import Deps
+from fusewire_webhook.engine import Engine
+from fusewire_webhook.errors import ConfigError, WebhookError
+from fusewire_webhook.events import MonitoringChanged
+from fusewire_webhook.evidence import PrometheusEvidence
+from fusewire_webhook.journal import Journal
+from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.prometheus import Alertmanager, Prometheus
+from fusewire_webhook.promoter import Promoter
+from fusewire_webhook.receiver import Receiver
+from fusewire_webhook.reconcile import Reconciler
+from fusewire_webhook.redact import Secret, read_secret
+from fusewire_webhook.runs_folder import RunsFolder, ServingAddress
+from fusewire_webhook.server import bind, listening, tls_context
+from fusewire_webhook.silences import SilenceWatch
+from fusewire_webhook.stack import start_stack
+from fusewire_webhook.view import RunView
+from fusewire_webhook.words import describe
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What guards the runs, running."""
+
+    engine: Engine
+    deadman: DeadMansSwitch
+    promoter: Promoter
+    actuator: Actuator
+    url: str
+    prometheus_url: str
+    alertmanager_url: str
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    config: Config,
+    *,
+    default_port: int,
+    progress: Callable[[str], None] = log.info,
+    actuator: Actuator | None = None,
+) -> AsyncIterator[Service]:
+    """Start Prometheus and Alertmanager (where the configuration names none), then the webhook, then the runs.
+
+    On leaving, all but the trainers is ended: ``engine.close(stop_runs=True)`` before that ends them too.
+
+    Args:
+        default_port: port of the webhook where the configuration names none; 0: a free one.
+        progress: gets one line for each thing that takes time.
+        actuator: None: processes of this machine.
+
+    Raises:
+        ConfigError: the folder is guarded already, the port is in use, a file is wrong.
+        StackError: Prometheus or Alertmanager did not start.
+        JournalError: the journal cannot be opened.
+    """
+    folder = RunsFolder(Path(config.runs_dir))
+    folder.prepare()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.locked())
+        bound = stack.enter_context(contextlib.closing(bind(config.listen, default_port=default_port)))
+        tls = tls_context(config.listen.tls)
+        host, port = bound.getsockname()[:2]
+        interval = config.prometheus.scrape_interval_seconds
+        servers = await stack.enter_async_context(
+            start_stack(
+                folder.stack,
+                webhook_host=host,
+                webhook_port=port,
+                rule_files=packs.rule_files(config.prometheus.rule_files),
+                scrape_interval=interval,
+                evaluation_interval=config.prometheus.evaluation_interval_seconds,
+                prometheus_url=config.prometheus.url,
+                alertmanager_url=config.alertmanager.url,
+                alert_token_file=config.auth.alert_token_file,
+                webhook_ca_file=_authority(config),
+                fast=interval < 1.0,
+                progress=progress,
+            )
+        )
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        journal = stack.enter_context(contextlib.closing(await asyncio.to_thread(Journal, folder.journal)))
+        parts = _Parts(
+            config,
+            folder=folder,
+            journal=journal,
+            prometheus=Prometheus(servers.prometheus_url, session=session),
+            alertmanager=Alertmanager(servers.alertmanager_url, session=session),
+            actuator=actuator or _local_actuator(config),
+        )
+        url = await stack.enter_async_context(listening(build_app(parts.deps()), bound, tls=tls))
+        address = ServingAddress(
+            url=url,
+            pid=os.getpid(),
+            command_token_file=config.auth.command_token_file,
+            ca_file=config.listen.tls.cert_file if config.listen.tls is not None else None,
+        )
+        stack.enter_context(folder.announced(address))
+        yield Service(
+            engine=parts.engine,
+            deadman=parts.deadman,
+            promoter=parts.promoter,
+            actuator=parts.actuator,
+            url=url,
+            prometheus_url=servers.prometheus_url,
+            alertmanager_url=servers.alertmanager_url,
+        )
+
+
+class _Parts:
+    """The parts and how they are wired."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        folder: RunsFolder,
+        journal: Journal,
+        prometheus: Prometheus,
+        alertmanager: Alertmanager,
+        actuator: Actuator,
+    ) -> None:
+        scrape = config.prometheus.scrape_interval_seconds
+        evaluation = config.prometheus.evaluation_interval_seconds
+        self.config = config
+        self.folder = folder
+        self.journal = journal
+        self.actuator = actuator
+        self.metrics = Metrics(views=self._views)
+        self.deadman = DeadMansSwitch(
+            prometheus=prometheus, alertmanager=alertmanager, on_change=self._watch_changed
+        )
+        self.engine = Engine(
+            runs_dir=folder.root,
+            runs=config.runs,
+            journal=journal,
+            actuator=actuator,
+            evidence=PrometheusEvidence(prometheus, runs_dir=folder.root, scrape_interval=scrape),
+            listeners=(
+                self.metrics.stored,
+                lambda run, _seq, event, _state: self.reconciler.stored(run, event),
+            ),
+        )
+        self.reconciler = Reconciler(self.engine, prometheus=prometheus)
+        self.promoter = Promoter(
+            self.engine,
+            prometheus=prometheus,
+            runs=config.runs,
+            runs_dir=folder.root,
+            scrape_interval=scrape,
+            evaluation_interval=evaluation,
+            degraded=self.deadman.reasons,
+            on_verdict=self.metrics.verdict,
+            on_baselines=self.metrics.baselines,
+        )
+        self.silences = SilenceWatch(self.engine, alertmanager=alertmanager, prometheus=prometheus)
+
+    def deps(self) -> Deps:
+        """What the HTTP surface is built from."""
+        auth = self.config.auth
+        return Deps(
+            engine=self.engine,
+            receiver=Receiver(store=self.engine, metrics=self.metrics, beat=self.deadman.beat),
+            metrics=self.metrics,
+            read_log=self._read_log,
+            verdicts=self.promoter.latest,
+            watch=self.deadman.status,
+            alert_token=_secret("auth.alert_token_file", auth.alert_token_file),
+            command_token=_secret("auth.command_token_file", auth.command_token_file),
+            scrape_interval_seconds=self.config.prometheus.scrape_interval_seconds,
+            resources=(self._guarding,),
+            background={
+                "dead man's switch": self.deadman.run,
+                "gate": self.promoter.run,
+                "reconciliation": self.reconciler.run,
+                "silences": self.silences.run,
+            },
+        )
+
+    async def _guarding(self, _app: web.Application) -> AsyncIterator[None]:
+        """The engine, for the life of the application. Trainers outlive it unless they were stopped before."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library does not annotate it
+        ProcessCollector(registry=self.metrics.registry)
+        for run in self.config.runs:
+            self.metrics.guard(run)
+        await self.engine.start()
+        promoted = await asyncio.to_thread(_promotion_times, self.folder.root, tuple(self.config.runs))
+        for run, at in promoted.items():
+            self.metrics.promoted(run, at)
+        yield
+        await self.engine.close(stop_runs=False)
+        await self.actuator.close()
+
+    def _views(self) -> list[RunView]:
+        return self.engine.views()
+
+    async def _watch_changed(self, status: WatchStatus) -> None:
+        """Journal for each run that the watch is degraded, or whole again."""
+        event = MonitoringChanged(at=time.time(), degraded=status.degraded, reasons=status.reasons)
+        for view in self.engine.views():
+            try:
+                await self.engine.submit(view.run, event)
+            except WebhookError as error:
+                log.error("run %s: the change of the watch is not journaled: %s", view.run, error)
+
+    async def _read_log(self, run: str, after: int, limit: int) -> list[dict[str, Any]]:
+        entries = await asyncio.to_thread(lambda: list(self.journal.read(run, after, limit)))
+        return [
+            {"seq": entry.seq, "at": entry.event.at, "kind": entry.event.kind, "words": describe(entry.event)}
+            | entry.event.payload()
+            for entry in entries
+        ]
+
+
+def _promotion_times(root: Path, runs: tuple[str, ...]) -> dict[str, float]:
+    """When the stable snapshot of each run was promoted, Unix seconds, as ``promotion.json`` says."""
+    found: dict[str, float] = {}
+    for run in runs:
+        stable = SnapshotStore(root / run).stable()
+        if stable is not None:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found[run] = float(json.loads((stable.path / PROMOTION_FILE).read_bytes())["time"])
+    return found
+
+
+def _local_actuator(config: Config) -> LocalActuator:
+    """One actuator for all runs: its bounds are the most patient ones that a run asks for."""
+    stops = [run.stop for run in config.runs.values()]
+    return LocalActuator(
+        kill_seconds=max((stop.kill_seconds for stop in stops), default=10.0),
+        gpu_release_seconds=max((stop.gpu_release_seconds for stop in stops), default=30.0),
+    )
+
+
+def _authority(config: Config) -> str | None:
+    """Whom a Prometheus and Alertmanager that are started here trust as the webhook.
+
+    Raises:
+        ConfigError: they would need a client certificate, which they do not have.
+    """
+    tls = config.listen.tls
+    if tls is None:
+        return None
+    if tls.client_ca_file is not None and None in (config.prometheus.url, config.alertmanager.url):
+        raise ConfigError(
+            "listen.tls.client_ca_file: a Prometheus that fusewire starts has no client certificate; set "
+            "prometheus.url and alertmanager.url to servers that have one, or leave client_ca_file out"
+        )
+    return tls.cert_file
+
+
+def _secret(key: str, path: str | None) -> Secret | None:
+    return None if path is None else read_secret(path, key=key)
