@@ -1,0 +1,187 @@
+"""The gate on a real Prometheus: situations that would fool a simpler one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from fusewire_webhook.events import SnapshotRejected, SnapshotSeen, StepsWatched
+from fusewire_webhook.promoter import Promoter
+
+from .conftest import RUN, TRIP_RULE, Lab, Start, rule_file
+
+pytestmark = pytest.mark.stack
+
+T = 0.5 + 2 * (0.1 + 0.1)
+"""Seconds of patience with the laboratory's window and intervals and rules without ``for:``."""
+
+LOST_LABEL_RULE = """
+      - alert: ValueLossExplosion
+        expr: max by (run) (rl_value_loss) > 50
+        labels: {action: trip, class: divergence}
+"""
+PATIENT_RULE = """
+      - alert: EntropyCollapse
+        expr: rl_policy_entropy < 0.01
+        for: 1s
+        labels: {action: trip, class: divergence}
+"""
+TWO_SIDED_RULE = """
+      - alert: RewardCollapse
+        expr: rl_value_loss * on (run) group_left () rl_floor > 10
+        labels: {action: trip, class: divergence}
+"""
+SLOW_RULE = """
+      - record: fusewire:slow
+        expr: count_over_time(vector(1)[10m:1ms])
+      - alert: SlowTrip
+        expr: fusewire:slow < 0
+        labels: {action: trip, class: divergence}
+"""
+
+
+def reasons(promoter: Promoter) -> str:
+    """The reasons of the only candidate, on one line."""
+    (candidate,) = promoter.latest(RUN)
+    return "; ".join(candidate["reasons"])
+
+
+def kinds(promoter: Promoter) -> set[str]:
+    """What the only candidate waits for."""
+    (candidate,) = promoter.latest(RUN)
+    return {reason.split(":")[0] for reason in candidate["reasons"]}
+
+
+async def watched_snapshot(lab: Lab, promoter: Promoter) -> str:
+    """A snapshot that has just been seen, in the middle of healthy training."""
+    await lab.train(1.0, promoter=promoter)
+    name = lab.snapshot()
+    await promoter.round()
+    return name
+
+
+async def test_clean_snapshot_is_promoted_with_evidence_and_baselines(start_lab: Start) -> None:
+    """A snapshot that M steps and T seconds of clean, complete watching follow is promoted, with its baselines."""
+    lab = await start_lab(rule_file(TRIP_RULE))
+    answers: list[str] = []
+    promoter = lab.promoter(on_verdict=lambda _, answer: answers.append(answer))
+    name = lab.snapshot()
+    await promoter.round()
+    assert "steps: " in reasons(promoter)
+    await lab.train(T + 1.5, promoter=promoter)
+    ((run, promoted, evidence, baselines),) = lab.engine.promotions
+    assert (run, promoted, promoter.latest(RUN)) == (RUN, name, [])
+    assert evidence["scrapes"] >= 0.9 * evidence["scrapes_expected"]
+    assert evidence["signals"] == ["approx_kl", "value_loss"]
+    assert baselines["value_loss"] == {"median": 1.0, "min": 1.0, "max": 1.0}
+    assert answers == ["inconclusive", "pass"]
+    await promoter.flush()
+    assert sum(event.watched for event in lab.engine.of(StepsWatched)) > 0
+    assert [event.name for event in lab.engine.of(SnapshotSeen)] == [name]
+
+
+async def test_outage_of_prometheus_hides_nothing(start_lab: Start) -> None:
+    """Prometheus is away for 8 s with a violation inside: the average of ``up`` is 1, and nothing is promoted.
+
+    It is stopped rather than restarted, between two rounds of the gate: nothing but the scrapes tells of it.
+    """
+    lab = await start_lab(rule_file(TRIP_RULE))
+    promoter = lab.promoter()
+    await watched_snapshot(lab, promoter)
+    lab.signal_prometheus(signal.SIGSTOP)
+    await lab.train(1.0)
+    lab.exporter.signals["approx_kl"] = 9.0
+    await lab.train(6.0)
+    lab.exporter.signals["approx_kl"] = 0.01
+    await lab.train(1.0)
+    lab.signal_prometheus(signal.SIGCONT)
+    await lab.train(T + 1.5, promoter=promoter)
+    (average,) = await lab.prometheus.query(f'avg_over_time(up{{run="{RUN}"}}[1m])')
+    assert average.value == 1.0
+    assert kinds(promoter) == {"scrapes"}
+    assert lab.engine.promotions == []
+
+
+async def test_trip_rules_that_fail_or_are_late_block(start_lab: Start) -> None:
+    """A rule whose join finds duplicates never fires, whatever its healthy neighbours do; a slow one fires late."""
+    lab = await start_lab(rule_file(TRIP_RULE, TWO_SIDED_RULE))
+    promoter = lab.promoter()
+    lab.exporter.extra = "rl_floor 1"
+    await watched_snapshot(lab, promoter)
+    lab.exporter.extra = 'rl_floor{side="a"} 1\nrl_floor{side="b"} 1'
+    lab.exporter.signals["value_loss"] = 1000.0
+    await lab.train(T + 1.0, promoter=promoter)
+    assert "rule RewardCollapse of group trips is err" in reasons(promoter)
+    await lab.reload(rule_file(TRIP_RULE, SLOW_RULE))
+    await lab.until(lambda: lab.evaluated("fusewire:slow"))
+    await lab.train(T + 0.5, promoter=promoter)
+    assert "group trips takes" in reasons(promoter)
+    assert lab.engine.promotions == []
+
+
+async def test_signal_that_stops_being_reported_blocks(start_lab: Start) -> None:
+    """A signal that vanishes, or whose last value merely goes on being exported, blocks as long as it is away."""
+    lab = await start_lab(rule_file(TRIP_RULE))
+    promoter = lab.promoter()
+    await watched_snapshot(lab, promoter)
+    lab.exporter.silent = {"value_loss"}
+    await lab.train(T + 1.0, promoter=promoter)
+    assert reasons(promoter) == "signal: value_loss is no longer reported"
+    lab.exporter.signals.pop("approx_kl")
+    await lab.train(1.5, promoter=promoter)
+    assert reasons(promoter).startswith("signal: approx_kl is no longer reported")
+    assert lab.engine.promotions == []
+
+
+async def test_edited_rules_block_and_a_reload_starts_the_clock_again(start_lab: Start) -> None:
+    """A trip rule that was edited after the snapshot judges nothing; put back, the clock begins anew."""
+    lab = await start_lab(rule_file(TRIP_RULE))
+    promoter = lab.promoter(watch_seconds=2.0)
+    name = await watched_snapshot(lab, promoter)
+    await lab.reload(rule_file(TRIP_RULE.replace("> 0.5", "> 1e9")))
+    await lab.train(2.5, promoter=promoter)
+    assert "rules: the trip rules were changed after the snapshot" in reasons(promoter)
+    await lab.reload(rule_file(TRIP_RULE))
+    await lab.train(1.2, promoter=promoter)
+    assert kinds(promoter) == {"time"}
+    await lab.train(2.0, promoter=promoter)
+    assert [promotion[1] for promotion in lab.engine.promotions] == [name]
+
+
+async def test_fast_steps_do_not_replace_time_and_a_lost_attempt_label_rejects(start_lab: Start) -> None:
+    """M steps within 50 ms promote nothing; a trip alert that lost its attempt label rejects all the same."""
+    lab = await start_lab(rule_file(TRIP_RULE, LOST_LABEL_RULE))
+    promoter = lab.promoter(watch_steps=50)
+    name = await watched_snapshot(lab, promoter)
+    lab.exporter.advance(50)
+    await asyncio.sleep(0.25)
+    await promoter.round()
+    assert kinds(promoter) == {"time"}
+    lab.exporter.signals["value_loss"] = 51.0
+    await lab.train(0.5)
+    lab.exporter.signals["value_loss"] = 1.0
+    await lab.train(T + 1.0)
+    assert await lab.prometheus.query('ALERTS{alertname="ValueLossExplosion"}') == []
+    await lab.train(1.0, promoter=promoter)
+    (rejected,) = lab.engine.of(SnapshotRejected)
+    assert (rejected.name, rejected.reasons) == (name, ("tripped: ValueLossExplosion fired after the snapshot",))
+    assert (promoter.latest(RUN), lab.engine.promotions) == ([], [])
+
+
+async def test_pending_alert_that_clears_starts_the_clock_again(start_lab: Start) -> None:
+    """A pending alert does not reject: once it has cleared, T clean seconds promote."""
+    lab = await start_lab(rule_file(TRIP_RULE, PATIENT_RULE))
+    promoter = lab.promoter()
+    lab.exporter.signals["policy_entropy"] = 0.5
+    name = await watched_snapshot(lab, promoter)
+    await lab.train(1.0, promoter=promoter)
+    lab.exporter.signals["policy_entropy"] = 0.001
+    await lab.train(0.6, promoter=promoter)
+    lab.exporter.signals["policy_entropy"] = 0.5
+    await lab.train(T + 0.8, promoter=promoter)
+    assert reasons(promoter).startswith("pending: EntropyCollapse")
+    await lab.train(2.0, promoter=promoter)
+    assert [promotion[1] for promotion in lab.engine.promotions] == [name]
+    assert lab.engine.of(SnapshotRejected) == []
