@@ -107,8 +107,9 @@ class Guard:
     async def until(self, condition: Callable[[RunState], bool], *, run: str = RUN) -> RunState:
         """The state once it meets the condition."""
         async with asyncio.timeout(20):
-            while not condition(self.engine.state(run)):
-                await asyncio.sleep(0.002)
+            async with self.engine.subscribe() as happenings:
+                while not condition(self.engine.state(run)):
+                    await anext(happenings)
         return self.engine.state(run)
 
     async def running(self, attempt: int, *, run: str = RUN) -> RunState:

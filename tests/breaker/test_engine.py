@@ -13,7 +13,7 @@ from .doubles import RUN, guarding, quick, trip, write_snapshot
 
 
 async def test_divergence_is_stopped_rolled_back_and_restarted(tmp_path: Path) -> None:
-    """A divergence alert ends in the next attempt, from the last promoted snapshot, with half the rate and a new seed."""
+    """A divergence alert leads to the next attempt: last promoted snapshot, half the rate, a new seed."""
     async with guarding(tmp_path) as guard:
         await guard.running(0)
         target = await guard.promote(100, 0)
@@ -34,7 +34,7 @@ async def test_divergence_is_stopped_rolled_back_and_restarted(tmp_path: Path) -
 
 
 async def test_crash_resumes_the_newest_clean_snapshot_with_the_same_parameters(tmp_path: Path) -> None:
-    """A crash quarantines nothing and restarts from the newest candidate with rate, seed and generators as they were."""
+    """A crash quarantines nothing and restarts from the newest candidate; rate, seed and generators stay."""
     async with guarding(tmp_path, quick(seed=7)) as guard:
         await guard.running(0)
         await guard.promote(100, 0)
@@ -83,7 +83,7 @@ async def test_a_target_is_listed_before_the_start_and_until_the_exit_is_confirm
         [target] = guard.engine.targets()
         assert target.port == json.loads((guard.run_dir / "attempt.json").read_bytes())["exporter_port"]
 
-        guard.actuator._on_start = lambda process: seen.append([t.attempt for t in guard.engine.targets()])
+        guard.actuator.on_start = lambda _: seen.append([t.attempt for t in guard.engine.targets()])
         await guard.engine.submit(RUN, trip(0))
         await guard.running(1)
         assert seen == [[1]]

@@ -25,6 +25,7 @@ from fusewire_webhook.events import (
     RunDeclared,
     SnapshotPromoted,
     SnapshotRejected,
+    SnapshotSeen,
     SnapshotsRemoved,
     StartFailed,
     StepsWatched,
@@ -143,6 +144,13 @@ def _trip(state: RunState, trip: EarlyTrip) -> RunState:
     return procedures.broke(state, trip.words, step=trip.step)
 
 
+def _seen(state: RunState, event: SnapshotSeen | SnapshotPromoted) -> RunState:
+    """A snapshot says how far its attempt has come."""
+    if event.attempt != state.attempt or event.step <= state.step:
+        return state
+    return state.but(step=event.step)
+
+
 def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
     state = _promotion_done(state, event.name)
     left_behind = event.attempt < state.attempt and event.step > state.resumed_step
@@ -150,7 +158,7 @@ def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
         return state
     new = Snapshot(name=event.name, step=event.step, attempt=event.attempt)
     promoted = sorted((*state.promoted, new), key=lambda snapshot: snapshot.order)
-    state = state.but(promoted=tuple(promoted[-KEPT_PROMOTIONS:]))
+    state = _seen(state.but(promoted=tuple(promoted[-KEPT_PROMOTIONS:])), event)
     if event.step > state.infrastructure_step:
         state = state.but(infrastructure_failures=0, infrastructure_step=0, restarts_in_a_row=0)
     if (
@@ -350,6 +358,7 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
 _HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {
     RunDeclared: _declared,
     AlertReported: _alert,
+    SnapshotSeen: _seen,
     SnapshotPromoted: _snapshot_promoted,
     SnapshotRejected: _snapshot_rejected,
     SnapshotsRemoved: _snapshots_removed,
@@ -367,4 +376,4 @@ _HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {
     WouldHaveActed: _would_have_acted,
     Command: _command,
 }
-"""Kinds that are not here (``SnapshotSeen``, ``MonitoringChanged``) are recorded only."""
+"""``MonitoringChanged`` is not here: it is recorded only."""

@@ -53,7 +53,7 @@ class FakeActuator:
         self.broken: dict[str, str] = {}
         """Runs that cannot be started, and why."""
         self.stop_seconds = stop_seconds
-        self._on_start = on_start
+        self.on_start = on_start
         self._exit_on_stop = exit_on_stop
         self._sleep = sleep
 
@@ -76,8 +76,8 @@ class FakeActuator:
             if others := self.alive(launch.run):
                 raise AssertionError(f"attempt {launch.attempt} of {launch.run} starts while {others} lives")
             process = self.processes[key] = FakeProcess(launch=launch)
-            if self._on_start is not None:
-                self._on_start(process)
+            if self.on_start is not None:
+                self.on_start(process)
         return _handle(*key)
 
     async def status(self, handle: Handle) -> Status:

@@ -1,0 +1,734 @@
+"""The breaker's decisions, one situation a test, on a simulated machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fusewire_webhook.actions import StopAttempt, owed
+from fusewire_webhook.breaker import refusal
+from fusewire_webhook.errors import IllegalTransitionError
+from fusewire_webhook.events import (
+    AttemptStarted,
+    Command,
+    ExitClassified,
+    ProcessExited,
+    RolledBack,
+    RunDeclared,
+    SnapshotPromoted,
+    SnapshotsRemoved,
+    StepsWatched,
+    StopConfirmed,
+)
+from fusewire_webhook.policy import Policy
+from fusewire_webhook.state import RunState
+
+from .doubles import trip
+from .world import World
+
+
+def running(**policy: Any) -> World:
+    """A run in its first attempt."""
+    world = World(policy=Policy(**policy))
+    world.settle()
+    return world
+
+
+def trained(*steps: int, **policy: Any) -> World:
+    """A run whose first attempt had snapshots at these steps promoted."""
+    world = running(**policy)
+    for step in steps:
+        world.train(step)
+        world.snapshot(promoted=True)
+    world.train((steps[-1] if steps else 0) + 50)
+    return world
+
+
+# Intake ------------------------------------------------------------------------------------------------
+
+
+def test_resolved_never_acts() -> None:
+    """A resolved alert is recorded and changes nothing (robusta#345)."""
+    world = trained(100)
+    before = world.state
+    assert world.submit(trip(0, status="resolved")) == ()
+    assert world.state is before
+
+
+def test_of_a_mixed_group_only_the_firing_alert_acts() -> None:
+    """Alert A resolved and alert B firing in one group: B alone acts, once."""
+    world = trained(100)
+    world.submit(trip(0, name="A", status="resolved"))
+    world.submit(trip(0, name="B"))
+    assert "B on attempt 0" in world.state.decision
+    assert world.settle().divergences_run == 1
+
+
+def test_an_attempt_trips_at_most_once_whatever_is_sent_again() -> None:
+    """Peers' duplicates, retries and a new startsAt of the same incident cause one rollback (prometheus#15175)."""
+    world = trained(100)
+    world.submit(trip(0, starts_at="2026-01-01T00:00:00Z"))
+    for starts_at in ("2026-01-01T00:00:00Z", "2026-01-01T00:07:00Z"):
+        assert world.submit(trip(0, starts_at=starts_at)) == ()
+    state = world.settle()
+    assert world.submit(trip(0, starts_at="2026-01-01T00:09:00Z")) == ()
+    assert (state.attempt, world.state.divergences_run) == (1, 1)
+
+
+def test_alerts_of_older_attempts_are_recorded_only() -> None:
+    """A late alert of attempt 0 does not speak for attempt 1."""
+    world = trained(100)
+    world.alert()
+    before = world.state
+    assert world.submit(trip(0, name="Other")) == ()
+    assert world.state is before
+
+
+@pytest.mark.parametrize("alert", [trip(None), trip(0, action="notify"), trip(0, action=""), trip(5)])
+def test_only_a_trip_alert_of_the_present_attempt_acts(alert: Any) -> None:
+    """No attempt label, another action or an attempt that does not exist: evidence, nothing else."""
+    world = trained(100)
+    before = world.state
+    assert world.submit(alert) == ()
+    assert world.state is before
+
+
+def test_an_alert_of_unknown_class_counts_as_divergence() -> None:
+    """A trip rule without a class label rolls back: the careful answer."""
+    world = trained(100)
+    world.alert(failure_class="")
+    assert world.state.trips_divergence == 1
+
+
+def test_a_trip_between_start_and_its_journal_entry_is_not_lost() -> None:
+    """The webhook was killed after the start; the attempt's alert came before its AttemptStarted was stored."""
+    world = trained(100)
+    world.submit(trip(0))
+    while world.state.stage != "start":
+        world.submit(world.perform(owed(world.state)[0]))
+    assert world.submit(trip(1)) == ()
+    world.submit(world.perform(owed(world.state)[0]))
+    assert owed(world.state) == (StopAttempt(attempt=1),)
+    assert world.state.divergences_run == 2
+
+
+# Divergence --------------------------------------------------------------------------------------------
+
+
+def test_divergence_goes_back_to_the_last_promoted_snapshot() -> None:
+    """Half the rate, a new seed from run seed and attempt, discarded generator states, HALF_OPEN."""
+    world = trained(100, 200, seed=3)
+    state = world.alert()
+    assert (state.phase, state.attempt, state.resumed_step) == ("half_open", 1, 200)
+    assert (state.lr_scale, state.rng, state.seed) == (0.5, "reseed", Policy(seed=3).attempt_seed(1))
+    assert state.seed != Policy(seed=3).attempt_seed(2)
+
+
+def test_everything_newer_than_the_target_is_forgotten() -> None:
+    """Snapshots that the bad policy wrote, promoted ones too, are never a target again."""
+    world = trained(100, 200)
+    world.alert()
+    state = world.alert()
+    assert state.resumed_step == 100
+    assert [snapshot.step for snapshot in state.promoted] == [100]
+
+
+def test_a_snapshot_that_failed_once_is_passed_over() -> None:
+    """A second divergence before a newer promotion goes one promoted snapshot further back (Megatron-LM#5281)."""
+    world = trained(100, 200)
+    assert world.alert().resumed_step == 200
+    assert world.alert().resumed_step == 100
+
+
+def test_a_newer_promotion_clears_its_origin() -> None:
+    """An attempt that got a newer snapshot promoted before it diverged does not blame the one that it came from."""
+    world = trained(100, divergences_per_incident=5)
+    world.alert()
+    world.train(140)
+    world.snapshot(promoted=True)
+    assert world.alert().resumed_step == 140
+    assert world.alert().resumed_step == 100
+
+
+def test_no_older_stable_snapshot_left_locks() -> None:
+    """When the last promoted snapshot has failed, restarting has not helped."""
+    world = trained(100)
+    world.alert()
+    state = world.alert()
+    assert state.phase == "locked"
+    assert "no older stable snapshot" in state.reason
+    assert not world.alive
+
+
+@pytest.mark.parametrize(("without_stable", "phase"), [("scratch", "half_open"), ("lock", "locked")])
+def test_divergence_without_a_stable_snapshot_follows_the_policy(without_stable: str, phase: str) -> None:
+    """Before the first promotion a divergence starts from scratch, or locks, as configured."""
+    world = running(without_stable=without_stable)
+    world.train(50)
+    world.snapshot(promoted=False)
+    state = world.alert()
+    assert (state.phase, state.resumed_from) == (phase, None)
+
+
+def test_the_incident_budget_locks() -> None:
+    """The third divergence of an incident locks, stops the trainer and names the budget."""
+    world = trained(100, 200, 300, 400)
+    world.alert()
+    world.alert()
+    state = world.alert()
+    assert state.phase == "locked"
+    assert "divergence 3 of one incident, of 3 allowed" in state.reason
+    assert (state.lockouts, state.attempt, world.alive) == (1, 2, set())
+
+
+def test_the_learning_rate_stops_at_its_floor() -> None:
+    """Halving for ever has a price: 1/8 is the smallest scale."""
+    world = trained(*range(100, 900, 100), divergences_per_incident=9)
+    assert [world.alert().lr_scale for _ in range(5)] == [0.5, 0.25, 0.125, 0.125, 0.125]
+
+
+def test_without_new_seed_the_seed_stays() -> None:
+    """``new_seed: false`` changes the rate only."""
+    world = trained(100, new_seed=False, seed=5)
+    state = world.alert()
+    assert (state.seed, state.rng, state.lr_scale) == (5, "restore", 0.5)
+
+
+# End of the incident -----------------------------------------------------------------------------------
+
+
+def test_only_a_promotion_past_the_furthest_trip_ends_the_incident() -> None:
+    """A mere promotion does not: a run that always breaks at X re-promotes a snapshot before X for ever."""
+    world = trained(100, 200, watch_steps=100)  # trips at 250
+    world.alert()
+    world.train(349)
+    world.snapshot(promoted=True)
+    assert world.state.phase == "half_open"
+    world.train(350)
+    world.snapshot(promoted=True)
+    state = world.state
+    assert (state.phase, state.incident, state.lr_scale) == ("closed", None, 0.5)
+
+
+def test_the_rate_doubles_back_at_the_next_start() -> None:
+    """After the incident the next start that answers no divergence gets twice the scale, at most 1, once."""
+    world = trained(100, 200, watch_steps=100)
+    world.alert()
+    world.train(400)
+    world.snapshot(promoted=True)
+    assert world.exit(1).lr_scale == 1.0
+    assert world.exit(1).lr_scale == 1.0
+
+
+def test_a_divergence_after_the_incident_halves_what_had_just_failed() -> None:
+    """The raise that was due is dropped: repeating the rate that has just diverged would change nothing."""
+    world = trained(100, 200, watch_steps=100)
+    world.alert()
+    world.train(400)
+    world.snapshot(promoted=True)
+    state = world.alert()
+    assert (state.lr_scale, state.incident.number if state.incident else 0) == (0.25, 2)
+
+
+def test_a_run_that_always_diverges_at_the_same_step_locks() -> None:
+    """However often a snapshot before X is promoted again, 10,000 restarts never happen."""
+    world = trained(100, 200, watch_steps=100, divergences_per_run=10_000)
+    restarts = 0
+    while world.state.phase != "locked":
+        restarts += 1
+        assert restarts < 10, "restarting goes on"
+        world.train(240)
+        world.snapshot(promoted=True)
+        world.train(250)
+        world.alert()
+    assert restarts == 3
+
+
+def test_a_run_that_creeps_past_its_incidents_is_bound_by_the_run_budget() -> None:
+    """A run that ends every incident and breaks a little later each time locks at its tenth divergence."""
+    world = trained(100, watch_steps=10)
+    for number in range(1, 11):
+        assert world.state.phase in {"closed", "half_open"}, number
+        world.train(world.state.furthest_trip + 200)
+        world.snapshot(promoted=True)
+        world.alert()
+    assert world.state.phase == "locked"
+    assert "divergence 10 of the run" in world.state.reason
+
+
+def test_a_stop_tells_how_far_the_attempt_had_really_come() -> None:
+    """The furthest step that tripped counts what the trainer still did between alert and stop."""
+    world = trained(100)
+    world.submit(trip(0, step=150))
+    world.submit(StopConfirmed(attempt=0, step=180))
+    assert world.state.furthest_trip == 180
+
+
+def test_probation_ends_an_attempt_that_goes_nowhere() -> None:
+    """No end of the incident within the watched allowance is an infrastructure trip; unwatched time never is."""
+    world = trained(100, watch_steps=100, probation_steps=500)  # trips at 150, resumes at 100: 50 more
+    world.alert()
+    world.submit(StepsWatched(attempt=1, step=600, watched=550))
+    assert world.state.phase == "half_open"
+    world.submit(StepsWatched(attempt=1, step=601, watched=1))
+    assert owed(world.state) == (StopAttempt(attempt=1),)
+    state = world.settle()
+    assert (state.trips_infrastructure, state.phase, state.lr_scale) == (1, "half_open", 0.5)
+
+
+def test_paused_steps_do_not_count_against_probation() -> None:
+    """The probation clock stands still while somebody holds the breaker."""
+    world = trained(100, probation_steps=10)
+    world.alert()
+    world.command("pause")
+    world.submit(StepsWatched(attempt=1, step=9000, watched=9000))
+    assert owed(world.state) == ()
+    assert world.state.incident is not None
+    assert world.state.incident.watched == 0
+
+
+# Infrastructure ----------------------------------------------------------------------------------------
+
+
+def test_a_crash_touches_neither_rate_nor_seed() -> None:
+    """A crash resumes the newest snapshot, a candidate too, with the same seed and generator states."""
+    world = trained(100, seed=4)
+    world.train(180)
+    newest = world.snapshot(promoted=False)
+    state = world.exit(1)
+    assert (state.resumed_from, state.lr_scale, state.seed, state.rng) == (newest, 1.0, 4, "restore")
+    assert (state.phase, state.infrastructure_failures) == ("closed", 1)
+
+
+def test_a_crash_on_probation_stays_on_probation() -> None:
+    """An infrastructure restart inside an incident comes back HALF_OPEN with the incident's rate."""
+    world = trained(100)
+    world.alert()
+    state = world.exit(1)
+    assert (state.phase, state.lr_scale, state.divergences_run) == ("half_open", 0.5, 1)
+
+
+def test_a_crash_before_the_first_new_snapshot_repeats_the_reseeded_attempt() -> None:
+    """Restoring the old generator states would replay the very trajectory that had diverged."""
+    world = trained(100)
+    first = world.alert()
+    again = world.exit(1)
+    assert (again.resumed_from, again.seed, again.rng) == (first.resumed_from, first.seed, "reseed")
+    world.train(180)
+    world.snapshot(promoted=False)
+    assert world.exit(1).rng == "restore"
+
+
+def test_a_hang_restarts_without_touching_the_rate() -> None:
+    """An infrastructure trip alert stops the attempt and costs the infrastructure budget only."""
+    world = trained(100)
+    state = world.alert(failure_class="infrastructure", name="TrainerStalled")
+    assert (state.lr_scale, state.divergences_run, state.infrastructure_failures) == (1.0, 0, 1)
+
+
+def test_backoff_doubles_up_to_its_maximum() -> None:
+    """1, 2, 4, 4 seconds with a maximum of 4."""
+    world = trained(100, backoff_seconds=1.0, backoff_max_seconds=4.0, infrastructure_failures=9)
+    seconds = []
+    for _ in range(4):
+        world.die(1)
+        while world.state.stage != "backoff":
+            world.submit(world.perform(owed(world.state)[0]))
+        assert world.state.procedure is not None
+        seconds.append(world.state.procedure.backoff_seconds)
+        world.settle()
+    assert seconds == [1.0, 2.0, 4.0, 4.0]
+
+
+def test_a_run_that_always_crashes_at_the_same_step_locks() -> None:
+    """Promoting a snapshot before the crash again does not restore the infrastructure budget."""
+    world = trained(100)
+    restarts = 0
+    while world.state.phase != "locked":
+        restarts += 1
+        assert restarts < 20, "restarting goes on"
+        world.train(140)
+        world.snapshot(promoted=True)
+        world.submit(StepsWatched(attempt=world.state.attempt, step=150, watched=0))
+        world.exit(1)
+    assert restarts == 5
+    assert "infrastructure failure 5 in a row" in world.state.reason
+
+
+def test_progress_restores_the_infrastructure_budget() -> None:
+    """A promoted snapshot past the failing step ends the row."""
+    world = trained(100)
+    world.submit(StepsWatched(attempt=0, step=150, watched=0))
+    world.exit(1)
+    world.train(200)
+    world.snapshot(promoted=True)
+    assert world.state.infrastructure_failures == 0
+
+
+@pytest.mark.parametrize(("code", "reason"), [(143, "signal"), (143, ""), (137, "preempted"), (None, "preempted")])
+def test_a_sigterm_from_outside_costs_no_budget(code: int | None, reason: str) -> None:
+    """Preemption and SIGTERM restart the attempt; however many, the budget stays whole."""
+    world = trained(100)
+    for _ in range(20):
+        world.exit(code, reason=reason)
+    assert (world.state.infrastructure_failures, world.state.phase) == (0, "closed")
+
+
+def test_an_oom_kill_costs_the_infrastructure_budget() -> None:
+    """The kernel's SIGKILL is a failure of the run, not a wish of its owner."""
+    world = trained(100)
+    assert world.exit(137, reason="oom_kill").infrastructure_failures == 1
+
+
+def test_exits_are_told_apart() -> None:
+    """Exit code 0 says finished only with complete(), or of a command that never attached, or by the run's list."""
+    outcomes = {}
+    for words, policy, exited in (
+        ("complete() and 0", {}, ProcessExited(attempt=0, exit_code=0, completed=True)),
+        ("never attached and 0", {}, ProcessExited(attempt=0, exit_code=0, attached=False)),
+        ("on the list", {"success_exit_codes": (3,)}, ProcessExited(attempt=0, exit_code=3)),
+        ("0 alone", {}, ProcessExited(attempt=0, exit_code=0)),
+        ("complete() and 1", {}, ProcessExited(attempt=0, exit_code=1, completed=True)),
+        ("fatal", {"fatal_exit_codes": (2,)}, ProcessExited(attempt=0, exit_code=2)),
+        ("lost", {}, ProcessExited(attempt=0, exit_code=None)),
+    ):
+        world = trained(100, **policy)
+        world.alive.clear()
+        world.submit(exited)
+        outcomes[words] = (world.settle().phase, world.state.attempt)
+    assert outcomes == {
+        "complete() and 0": ("completed", 0),
+        "never attached and 0": ("completed", 0),
+        "on the list": ("completed", 0),
+        "0 alone": ("closed", 1),
+        "complete() and 1": ("closed", 1),
+        "fatal": ("locked", 0),
+        "lost": ("closed", 1),
+    }
+
+
+def test_exit_0_while_a_stop_is_in_flight_is_no_completion() -> None:
+    """Some frameworks exit 0 on SIGTERM: the stop's own answer counts."""
+    world = trained(100)
+    world.submit(trip(0))
+    world.submit(ProcessExited(attempt=0, exit_code=0, completed=True))
+    assert world.settle().attempt == 1
+
+
+def test_a_divergence_alert_in_the_settle_period_decides() -> None:
+    """The alert on the NaN comes after the death by it: no need to wait for the rest of the evidence."""
+    world = trained(100)
+    world.train(150)
+    world.die(1)
+    world.submit(world.perform(owed(world.state)[0]))
+    assert world.state.stage == "settle"
+    world.submit(trip(0))
+    state = world.settle()
+    assert (state.divergences_run, state.infrastructure_failures, state.resumed_step) == (1, 0, 100)
+
+
+def test_a_divergence_alert_before_the_restart_turns_a_crash_into_a_divergence() -> None:
+    """The alert comes after the classification but before the start: the crash's budget is given back."""
+    world = trained(100)
+    world.die(1)
+    while world.state.stage != "backoff":
+        world.submit(world.perform(owed(world.state)[0]))
+    assert world.state.infrastructure_failures == 1
+    world.submit(trip(0))
+    state = world.settle()
+    assert (state.divergences_run, state.infrastructure_failures, state.lr_scale) == (1, 0, 0.5)
+
+
+def test_a_late_classification_is_recorded_only() -> None:
+    """Evidence that arrives after the decision changes nothing."""
+    world = trained(100)
+    world.alert()
+    before = world.state
+    world.submit(ExitClassified(attempt=0, failure_class="divergence"))
+    assert world.state is before
+
+
+def test_the_first_start_that_fails_locks_at_once() -> None:
+    """A command that does not exist will not exist in two seconds either."""
+    world = World()
+    while world.state.stage != "start":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.submit(world.perform(owed(world.state)[0], fails=True))
+    state = world.settle()
+    assert state.phase == "locked"
+    assert "could not be started: no such file" in state.reason
+
+
+# Stopping, rolling back --------------------------------------------------------------------------------
+
+
+def test_an_unconfirmed_stop_locks_and_starts_nothing() -> None:
+    """Two trainers on one GPU are worse than none (pytorch PR#185414)."""
+    world = trained(100)
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0], fails=True))
+    assert world.state.phase == "locked"
+    assert world.state.reason.startswith("host needs attention")
+    assert owed(world.state) == ()
+    assert world.alive == {0}
+
+
+def test_a_reset_after_an_unconfirmed_stop_stops_first() -> None:
+    """A person's reset does not believe that the process is gone either, and still rolls back."""
+    world = trained(100)
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0], fails=True))
+    assert world.command("reset")
+    assert owed(world.state) == (StopAttempt(attempt=0),)
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, state.rng) == (1, 100, "reseed")
+
+
+def test_an_unreadable_target_gives_way_to_the_one_before_it() -> None:
+    """The newest stable checkpoint is unreadable: the one before it is used (transformers#35525)."""
+    world = trained(100, 200)
+    world.damaged.add(world.disk[-1].name)
+    assert world.alert().resumed_step == 100
+
+
+def test_no_readable_target_locks() -> None:
+    """Where every stable snapshot is damaged nothing is started."""
+    world = trained(100)
+    world.damaged.add(world.disk[-1].name)
+    assert world.alert().phase == "locked"
+
+
+def test_a_failed_purge_locks() -> None:
+    """Starting on data that the bad policy wrote would poison the next attempt."""
+    world = trained(100, purge=True)
+    world.submit(trip(0))
+    while world.state.stage != "purge":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.submit(world.perform(owed(world.state)[0], fails=True))
+    assert world.state.phase == "locked"
+    assert world.command("reset")
+    assert world.state.procedure is not None
+    assert "purge" in world.state.procedure.stages
+
+
+def test_removed_snapshots_are_no_target() -> None:
+    """What retention deleted is not aimed at."""
+    world = trained(100, 200)
+    gone = world.disk.pop()
+    world.submit(SnapshotsRemoved(names=(gone.name,)))
+    assert world.alert().resumed_step == 100
+
+
+def test_a_promotion_of_an_abandoned_line_is_recorded_only() -> None:
+    """A verdict on a snapshot that the rollback has left behind arrives late."""
+    world = trained(100)
+    world.alert()
+    world.submit(SnapshotPromoted(name="step-000000000149-a000", step=149, attempt=0))
+    assert [snapshot.step for snapshot in world.state.promoted] == [100]
+
+
+# People ------------------------------------------------------------------------------------------------
+
+
+def test_locked_is_left_by_a_reset_only_and_old_alerts_are_discarded() -> None:
+    """After days of LOCKED only what fires for the new attempt counts (NVSentinel#450)."""
+    world = trained(100)
+    world.alert()
+    world.alert()
+    assert world.state.phase == "locked"
+    for verb in ("trip", "resume", "pause"):
+        assert not world.command(verb)
+    assert not world.command("rollback", scratch=True)
+    world.submit(trip(1))
+    world.submit(ProcessExited(attempt=1, exit_code=0, completed=True))
+    assert owed(world.state) == ()
+    assert world.command("reset")
+    state = world.settle()
+    assert (state.phase, state.attempt, state.resumed_step) == ("half_open", 2, 100)
+    assert (state.divergences_run, state.incident.divergences if state.incident else -1) == (0, 0)
+    world.submit(trip(1))
+    assert owed(world.state) == ()
+
+
+def test_a_trip_while_paused_waits_until_it_fires_again() -> None:
+    """A pause holds the trip; at the resume nothing happens before the alert is reported again."""
+    world = trained(100)
+    world.command("pause", source="silence")
+    world.submit(trip(0))
+    assert owed(world.state) == ()
+    assert "KLSpike" in world.state.held_trip
+    world.command("resume", source="silence")
+    assert owed(world.state) == ()
+    world.submit(trip(0))
+    assert owed(world.state) == (StopAttempt(attempt=0),)
+
+
+def test_the_end_of_a_silence_does_not_lift_a_persons_pause() -> None:
+    """Each hold is lifted by its own kind; a person lifts all."""
+    world = trained(100)
+    world.command("pause", source="cli")
+    world.command("pause", source="silence")
+    world.command("resume", source="silence")
+    assert [pause.source for pause in world.state.pauses] == ["cli"]
+    world.command("resume")
+    assert world.state.pauses == ()
+
+
+def test_a_pause_holds_what_is_in_flight_and_a_resume_goes_on_there() -> None:
+    """A crash during a pause is looked into after it."""
+    world = trained(100)
+    world.command("pause")
+    world.die(1)
+    assert owed(world.state) == ()
+    world.command("resume")
+    assert world.settle().attempt == 1
+
+
+def test_a_clean_end_is_not_held_by_a_pause() -> None:
+    """COMPLETED is a fact, not an action against the run."""
+    world = trained(100)
+    world.command("pause")
+    assert world.exit(0, completed=True).phase == "completed"
+
+
+def test_a_persons_trip_acts_during_a_pause() -> None:
+    """Who says trip means it."""
+    world = trained(100)
+    world.command("pause")
+    assert world.command("trip")
+    state = world.settle()
+    assert (state.attempt, state.divergences_run) == (1, 1)
+    assert state.pauses != ()
+
+
+def test_a_persons_rollback_wins_over_the_action_in_flight() -> None:
+    """A rollback to 100 during an automatic one to 200 ends at 100, without costing a divergence."""
+    world = trained(100, 200)
+    target = world.disk[0].name
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0]))
+    assert world.state.stage == "rollback"
+    late = world.perform(owed(world.state)[0])
+    assert world.command("rollback", snapshot=target)
+    world.submit(late)
+    state = world.settle()
+    assert (state.resumed_from, state.attempt, state.divergences_run) == (target, 1, 1)
+    assert not world.command("rollback")
+
+
+def test_a_rollback_during_a_start_stops_what_may_have_started() -> None:
+    """The start was begun and not journaled when the person decided: that attempt is stopped first."""
+    world = trained(100, 200)
+    world.submit(trip(0))
+    while world.state.stage != "start":
+        world.submit(world.perform(owed(world.state)[0]))
+    late = world.perform(owed(world.state)[0])
+    assert world.command("rollback", snapshot=world.disk[0].name)
+    world.submit(late)
+    assert isinstance(late, AttemptStarted)
+    assert owed(world.state) == (StopAttempt(attempt=1),)
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, world.alive) == (2, 100, {2})
+
+
+def test_a_persons_promotion_becomes_the_target() -> None:
+    """A promoted candidate is what the next divergence goes back to."""
+    world = trained(100)
+    name = world.snapshot(promoted=False)
+    assert world.command("promote", snapshot=name)
+    world.settle()
+    assert world.alert().resumed_from == name
+    assert not world.command("promote", snapshot=name)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (Command(verb="reset", who="ann", why=""), "only a locked run"),
+        (Command(verb="resume", who="ann", why=""), "not paused"),
+        (Command(verb="promote", who="ann", why=""), "name of a snapshot"),
+        (Command(verb="rollback", who="ann", why=""), "needs a snapshot"),
+    ],
+)
+def test_senseless_commands_are_refused_in_a_sentence(command: Command, words: str) -> None:
+    """Each refusal says what is missing, and the event alone changes nothing."""
+    world = trained(100)
+    assert words in (refusal(world.state, command) or "")
+    before = world.state
+    world.submit(command)
+    assert world.state is before
+
+
+# Observe -----------------------------------------------------------------------------------------------
+
+
+def test_observe_says_what_it_would_have_done_and_does_nothing() -> None:
+    """A trip in observe mode is one note; the trainer goes on."""
+    world = trained(100, mode="observe")
+    name = world.disk[-1].name
+    world.submit(trip(0, step=150))
+    world.submit(trip(0, step=150))
+    state = world.settle()
+    notes = [event.words for event in world.journal if event.kind == "would_have_acted"]  # type: ignore[attr-defined]
+    assert notes == [f"would have stopped attempt 0 and rolled back to {name}: KLSpike on attempt 0 at step 150"]
+    assert (state.phase, state.live, state.divergences_run, world.alive) == ("closed", True, 0, {0})
+
+
+def test_observe_restarts_nothing() -> None:
+    """A crash in observe mode ends the run with the reason, and a person may start it again."""
+    world = trained(100, mode="observe")
+    state = world.exit(1)
+    assert (state.phase, world.alive) == ("locked", set())
+    assert "observe" in state.reason
+    assert world.command("reset")
+    assert world.settle().attempt == 1
+
+
+# Shutdown ----------------------------------------------------------------------------------------------
+
+
+def test_shutdown_during_a_divergence_goes_on_with_it_at_the_next_start() -> None:
+    """Ctrl-C between stop and rollback does not forget the rollback."""
+    world = trained(100, 200)
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0]))
+    world.command("shutdown")
+    state = world.settle()
+    assert state.shut_down
+    assert not world.alive
+    world.submit(RunDeclared(policy=world.policy.to_json()))
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, state.lr_scale, state.shut_down) == (1, 200, 0.5, False)
+
+
+def test_shutdown_before_the_first_start_starts_at_the_next_one() -> None:
+    """Nothing was running: the next webhook begins where this one did."""
+    world = World()
+    world.command("shutdown")
+    assert world.settle().shut_down
+    world.submit(RunDeclared(policy=world.policy.to_json()))
+    assert world.settle().attempt == 0
+
+
+def test_a_run_directory_with_attempts_but_no_journal_counts_on() -> None:
+    """After a lost journal attempt numbers are not used again."""
+    world = World(state=RunState(declared=True))
+    world.state = RunState()
+    world.submit(RunDeclared(policy=Policy().to_json(), first_attempt=4))
+    assert world.settle().attempt == 4
+
+
+def test_an_illegal_change_of_phase_fails_loudly() -> None:
+    """A completed run cannot be opened by anything."""
+    with pytest.raises(IllegalTransitionError, match="completed → open"):
+        RunState(phase="completed").to("open")
+
+
+def test_a_late_rollback_of_a_replaced_procedure_does_not_advance_it() -> None:
+    """The outcome of another target is a fact about the disk, not about the procedure."""
+    world = trained(100, 200)
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0]))
+    world.submit(RolledBack(target="step-000000000100-a000", step=100))
+    assert world.state.stage == "rollback"

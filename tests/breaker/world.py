@@ -1,0 +1,205 @@
+"""A machine in a few lines: it carries out what the breaker owes, and holds what must never happen against it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusewire.snapshots import snapshot_name
+from fusewire_webhook.actions import (
+    Action,
+    NoteWouldHave,
+    PromoteSnapshot,
+    Purge,
+    ResumeNewest,
+    RollBack,
+    StartAttempt,
+    StopAttempt,
+    WaitAndClassify,
+    WaitBackoff,
+    owed,
+)
+from fusewire_webhook.breaker import fold, refusal, transition
+from fusewire_webhook.events import (
+    AlertReported,
+    AttemptStarted,
+    Command,
+    Event,
+    ExitClassified,
+    FailureClass,
+    ProcessExited,
+    PurgeFinished,
+    RollbackFailed,
+    RolledBack,
+    RunDeclared,
+    SnapshotPromoted,
+    StartFailed,
+    StopConfirmed,
+    StopUnconfirmed,
+    TimerElapsed,
+    WouldHaveActed,
+    decode,
+)
+from fusewire_webhook.policy import Policy
+from fusewire_webhook.state import RunState, Snapshot
+
+from .doubles import trip
+
+
+def reread(events: list[Event]) -> list[Event]:
+    """The events as a journal gives them back."""
+    return [decode(e.kind, e.at, json.loads(json.dumps(e.payload()))) for e in events]
+
+
+@dataclass(kw_only=True)
+class World:
+    """One run: its folded state, its processes and its snapshots."""
+
+    policy: Policy = field(default_factory=Policy)
+    state: RunState = field(default_factory=RunState)
+    journal: list[Event] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
+    ever_started: set[int] = field(default_factory=set)
+    disk: list[Snapshot] = field(default_factory=list)
+    """Usable snapshots in order of writing."""
+    stable: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+    step: int = 0
+    """Of the living attempt."""
+
+    def __post_init__(self) -> None:
+        if not self.state.declared:
+            self.submit(RunDeclared(policy=self.policy.to_json()))
+
+    # What happens -------------------------------------------------------------------------------------
+
+    def submit(self, event: Event) -> tuple[Action, ...]:
+        """Journal and decide, and check what holds for every decision."""
+        before = self.state
+        self.state, actions = transition(before, event)
+        self.journal.append(event)
+        self._check(before, event, actions)
+        return actions
+
+    def command(self, verb: Any, **more: Any) -> bool:
+        """A person's word; False: it made no sense."""
+        command = Command(verb=verb, who="ann", why="because", **more)
+        sensible = refusal(self.state, command) is None
+        self.submit(command)
+        return sensible
+
+    def settle(self) -> RunState:
+        """Carry out all that is owed."""
+        while due := owed(self.state):
+            self.submit(self.perform(due[0]))
+        return self.state
+
+    def train(self, step: int) -> None:
+        """The living attempt reaches a step."""
+        self.step = step
+
+    def snapshot(self, *, promoted: bool) -> str:
+        """The living attempt writes a snapshot at its step."""
+        attempt = self.state.attempt
+        snapshot = Snapshot(name=snapshot_name(self.step, attempt), step=self.step, attempt=attempt)
+        if snapshot not in self.disk:
+            self.disk.append(snapshot)
+        if promoted:
+            self.stable.add(snapshot.name)
+            self.submit(SnapshotPromoted(name=snapshot.name, step=snapshot.step, attempt=attempt))
+        return snapshot.name
+
+    def alert(self, **more: Any) -> RunState:
+        """A trip alert of the present attempt, and all that follows."""
+        self.submit(trip(self.state.attempt, step=self.step, **more))
+        return self.settle()
+
+    def exit(self, code: int | None, **more: Any) -> RunState:
+        """The process ends by itself, and all that follows."""
+        self.die(code, **more)
+        return self.settle()
+
+    def die(self, code: int | None, **more: Any) -> None:
+        """The process ends by itself."""
+        self.alive.discard(self.state.attempt)
+        self.submit(ProcessExited(attempt=self.state.attempt, exit_code=code, **more))
+
+    def restart_webhook(self) -> None:
+        """Kill the webhook and start it again: only the journal is left."""
+        self.state = fold(reread(self.journal))
+
+    # What is done -------------------------------------------------------------------------------------
+
+    def perform(  # noqa: PLR0911 - one return per action
+        self, action: Action, *, fails: bool = False, divergence: bool = False
+    ) -> Event:
+        """Carry out an action; ``fails`` lets it fail in its own way."""
+        match action:
+            case StopAttempt(attempt=attempt):
+                if fails:
+                    return StopUnconfirmed(attempt=attempt, reason="process 4711 is in uninterruptible sleep")
+                self.alive.discard(attempt)
+                return StopConfirmed(attempt=attempt, step=self.step)
+            case WaitAndClassify(attempt=attempt):
+                found: FailureClass = "divergence" if divergence else "infrastructure"
+                return ExitClassified(attempt=attempt, failure_class=found, step=self.step)
+            case RollBack(target=target):
+                return self._roll_back(target)
+            case ResumeNewest():
+                self.disk = [s for s in self.disk if s.name not in self.damaged]
+                return self._roll_back(self.disk[-1].name if self.disk else None)
+            case Purge():
+                return PurgeFinished(exit_code=3 if fails else 0)
+            case WaitBackoff(name=name):
+                return TimerElapsed(name=name)
+            case StartAttempt(attempt=attempt):
+                if fails and attempt not in self.alive:
+                    return StartFailed(attempt=attempt, reason="no such file")
+                assert attempt in self.alive or attempt not in self.ever_started, "an attempt lives once"
+                self.alive.add(attempt)
+                self.ever_started.add(attempt)
+                assert len(self.alive) == 1, f"attempts {self.alive} live at once"
+                self.step = self.state.resumed_step
+                return AttemptStarted(attempt=attempt, handle={"attempt": attempt})
+            case PromoteSnapshot(name=name):
+                snapshot = next(s for s in self.disk if s.name == name)
+                self.stable.add(name)
+                return SnapshotPromoted(name=name, step=snapshot.step, attempt=snapshot.attempt, by="ann")
+            case NoteWouldHave(words=words):
+                return WouldHaveActed(words=words)
+        raise AssertionError(action)
+
+    def _roll_back(self, target: str | None) -> Event:
+        if target is None:
+            gone, self.disk = [s.name for s in self.disk], []
+            return RolledBack(target=None, quarantined=tuple(gone))
+        found = next((s for s in self.disk if s.name == target and s.name not in self.damaged), None)
+        if found is None:
+            self.disk = [s for s in self.disk if s.name != target]
+            return RollbackFailed(target=target, reason="its bytes do not hold")
+        gone = [s.name for s in self.disk if s.order > found.order]
+        self.disk = [s for s in self.disk if s.order <= found.order]
+        return RolledBack(target=target, step=found.step, attempt=found.attempt, quarantined=tuple(gone))
+
+    # What must always hold ----------------------------------------------------------------------------
+
+    def _check(self, before: RunState, event: Event, actions: tuple[Action, ...]) -> None:
+        state, policy = self.state, self.state.policy
+        if isinstance(event, AlertReported) and event.status == "resolved":
+            assert state is before, "a resolved alert changes nothing"
+            assert not actions, "a resolved alert never acts"
+        if before.phase == "locked" and state.phase != "locked":
+            assert isinstance(event, Command), "only a person leaves LOCKED"
+            assert event.verb == "reset"
+        if state.incident is not None:
+            assert state.incident.divergences <= policy.divergences_per_incident
+        assert state.divergences_run <= policy.divergences_per_run
+        assert state.infrastructure_failures <= policy.infrastructure_failures
+        assert policy.lr_scale_floor <= state.lr_scale <= 1
+        assert state.attempt >= before.attempt, "an attempt number is never used twice"
+        if state.phase in {"locked", "completed"}:
+            assert state.procedure is None
+        if state.attempt > before.attempt and before.attempt >= 0:
+            assert not self.alive, "a new attempt is numbered while an old one lives"
+        json.dumps(state.to_json())
