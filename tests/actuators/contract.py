@@ -29,6 +29,9 @@ async def soon(answer: Awaitable[T]) -> T:
 class ActuatorContract(ABC):
     """Subclasses provide a fixture ``actuator`` and the three methods below."""
 
+    cannot_express: frozenset[Behaviour] = frozenset()
+    """Behaviours that this actuator has no way to start; their tests are skipped."""
+
     @abstractmethod
     def argv(self, behaviour: Behaviour) -> tuple[str, ...]:
         """A command that behaves so."""
@@ -37,10 +40,10 @@ class ActuatorContract(ABC):
     def successor(self, actuator: Actuator) -> Actuator:
         """The actuator that another webhook process has after the first was killed."""
 
-    def launch(self, tmp_path: Path, behaviour: Behaviour = "runs", attempt: int = 0) -> Launch:
-        return Launch(
-            run="r", attempt=attempt, argv=self.argv(behaviour), environment={}, run_dir=str(tmp_path / "r")
-        )
+    def launch(self, tmp_path: Path, behaviour: Behaviour = "runs", run: str = "r") -> Launch:
+        if behaviour in self.cannot_express:
+            pytest.skip(f"cannot start something that {behaviour}")
+        return Launch(run=run, attempt=0, argv=self.argv(behaviour), environment={}, run_dir=str(tmp_path / run))
 
     @abstractmethod
     async def ready(self, tmp_path: Path, launch: Launch) -> None:
@@ -100,14 +103,15 @@ class ActuatorContract(ABC):
         assert await soon(self.successor(actuator).wait(handle)) == status
 
     async def test_stop(self, actuator: Actuator, tmp_path: Path) -> None:
-        """stop() ends a running attempt by SIGTERM; the exit is no fault of the outside."""
+        """stop() ends a running attempt by SIGTERM, and its exit is not taken for a preemption or an OOM kill."""
         launch = self.launch(tmp_path)
         handle = await actuator.start(launch)
         await self.ready(tmp_path, launch)
         gone = await actuator.stop(handle, grace_seconds=30)
         assert (gone.confirmed, gone.exit_code, gone.killed) == (True, 143, 0)
         status = await actuator.status(handle)
-        assert (status.phase, status.exit_code, status.reason) == ("exited", 143, "")
+        assert (status.phase, status.exit_code) == ("exited", 143)
+        assert status.reason in {"", "signal"}
 
     async def test_stop_of_one_that_obeys(self, actuator: Actuator, tmp_path: Path) -> None:
         """A trainer that ends by itself on SIGTERM keeps its own exit code."""
@@ -185,10 +189,10 @@ class ActuatorContract(ABC):
         await actuator.close()
         assert (await self.successor(actuator).status(handle)).phase != "exited"
 
-    async def test_attempts_are_apart(self, actuator: Actuator, tmp_path: Path) -> None:
-        """Stopping one attempt leaves another one alone."""
-        one = await actuator.start(self.launch(tmp_path, attempt=0))
-        two = await actuator.start(self.launch(tmp_path, attempt=1))
+    async def test_runs_are_apart(self, actuator: Actuator, tmp_path: Path) -> None:
+        """Stopping one run's attempt leaves another run's alone."""
+        one = await actuator.start(self.launch(tmp_path, run="r"))
+        two = await actuator.start(self.launch(tmp_path, run="s"))
         assert one != two
         await actuator.stop(one, grace_seconds=30)
         assert (await actuator.status(two)).phase != "exited"

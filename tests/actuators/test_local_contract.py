@@ -28,8 +28,8 @@ class TestLocalActuator(ActuatorContract):
             return ("/nonexistent/trainer",)
         return ("sh", "-c", SCRIPTS[behaviour])
 
-    def launch(self, tmp_path: Path, behaviour: Behaviour = "runs", attempt: int = 0) -> Launch:
-        plain: dict[str, Any] = vars(super().launch(tmp_path, behaviour, attempt))
+    def launch(self, tmp_path: Path, behaviour: Behaviour = "runs", run: str = "r") -> Launch:
+        plain: dict[str, Any] = vars(super().launch(tmp_path, behaviour, run))
         argv = plain["argv"] if behaviour == "cannot start" else (*plain["argv"], "sh", str(tmp_path / "up"))
         return Launch(**{**plain, "argv": argv})
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,6 +206,69 @@ async def test_signal_from_outside(actuator: LocalActuator, tmp_path: Path) -> N
     handle = await actuator.start(shell(tmp_path, "kill -SEGV $$"))
     status = await asyncio.wait_for(actuator.wait(handle), 30)
     assert (status.exit_code, status.reason) == (139, "signal")
+
+
+async def test_an_ordered_end_has_no_reason(actuator: LocalActuator, tmp_path: Path) -> None:
+    """A death by our own signal is told without a reason, to every later webhook, too."""
+    handle = await actuator.start(shell(tmp_path, "exec sleep 600"))
+    await actuator.stop(handle, grace_seconds=30)
+    status = await LocalActuator(gpu=NoGpu()).status(handle)
+    assert (status.exit_code, status.reason) == (143, "")
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup (v1 or v2) below this process's own in which 60 MB are too much."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    v1 = [Path(f"/sys/fs/cgroup/memory{path}") for _, kinds, path in own if "memory" in kinds.split(",")]
+    v2 = [Path(f"/sys/fs/cgroup{path}") for _, kinds, path in own if not kinds]
+    group = (v1 or v2)[0] / f"fusewire-test-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        if not limit.exists():
+            pytest.skip("no memory controller for a cgroup below this one")
+        limit.write_text("60000000")
+        yield group
+    finally:
+        for _ in range(500):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.01)
+
+
+HUNGRY = """
+import asyncio, sys
+from fusewire_webhook.actuators import Launch
+from fusewire_webhook.actuators.local import LocalActuator
+
+async def main():
+    argv = (sys.executable, "-I", "-S", "-c", "x = bytearray(200_000_000)")
+    actuator = LocalActuator()
+    handle = await actuator.start(Launch(run="r", attempt=0, argv=argv, environment={}, run_dir=sys.argv[1]))
+    await actuator.wait(handle)
+
+with open(sys.argv[2], "w") as file:
+    file.write("0")
+asyncio.run(main())
+"""
+
+
+async def test_oom_kill(actuator: LocalActuator, tmp_path: Path, small_cgroup: Path) -> None:
+    """A trainer that the kernel killed for its memory is told apart from any other SIGKILL."""
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HUNGRY, str(tmp_path / "r"), str(small_cgroup / "cgroup.procs")
+    )
+    assert await asyncio.wait_for(starter.wait(), 60) == 0
+    handle = await actuator.find("r", 0, str(tmp_path / "r"))
+    assert handle is not None
+    status = await actuator.status(handle)
+    assert (status.exit_code, status.reason) == (137, "oom_kill")
+    assert await is_reaped(handle["keeper"]["pid"])
 
 
 @pytest.mark.parametrize(
