@@ -20,7 +20,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "serve",
         help="the webhook as a service, for your own Prometheus and Alertmanager",
         description="Guard the configured runs until stopped. Trainers outlive the webhook: the next `fusewire "
-        "serve` finds them again and goes on where this one stood. prometheus.url and alertmanager.url must be set.",
+        "serve` finds them again and goes on where this one stood. Needs prometheus.url and alertmanager.url.",
     )
     parser.add_argument("--verbose", action="store_true", help="everything that the parts have to say, on stderr")
     add_config_options(parser)

@@ -1,0 +1,184 @@
+"""``fusewire check``: is what is configured going to work? Nothing is started or changed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fusewire_webhook.cli.common import add_config_options, configuration
+from fusewire_webhook.config import Config
+from fusewire_webhook.errors import WebhookError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+RESEND_SECONDS = 10.0
+"""Longest ``--rules.alert.resend-delay``: an Alertmanager that was away learns of an alert that much later."""
+
+
+def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "check",
+        help="configuration, rules and your Alertmanager's routes",
+        description="Check the configuration file, the rules, the configuration that fusewire would generate, and, "
+        "where addresses are given, your own Prometheus and Alertmanager. Exit code 1 where something is wrong.",
+    )
+    parser.add_argument(
+        "--rules", action="append", metavar="FILE", help="check these rules instead of the configured"
+    )
+    parser.add_argument(
+        "--webhook-url", metavar="URL", help="address of /alerts as your Alertmanager reaches it (default: any)"
+    )
+    add_config_options(parser)
+    parser.set_defaults(handler=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from fusewire_webhook.checks import warnings  # noqa: PLC0415
+
+    config, source = configuration(arguments)
+    steps: list[tuple[str, Callable[[], Sequence[str]]]] = [
+        (f"configuration ({source})", lambda: [f"warning: {text}" for text in warnings(config)]),
+        ("rules", lambda: rule_problems(arguments.rules or config.prometheus.rule_files)),
+    ]
+    if None in (config.prometheus.url, config.alertmanager.url):
+        steps.append(("generated configuration", lambda: generated_problems(config)))
+    if config.prometheus.url is not None:
+        prometheus_url = config.prometheus.url
+        steps.append(
+            (f"Prometheus {prometheus_url}", lambda: asyncio.run(_ask(_prometheus_problems, prometheus_url)))
+        )
+    if config.alertmanager.url is not None:
+        alertmanager_url, webhook_url = config.alertmanager.url, arguments.webhook_url
+        steps.append(
+            (
+                f"Alertmanager {alertmanager_url}",
+                lambda: asyncio.run(_ask(_alertmanager_problems, alertmanager_url, webhook_url)),
+            )
+        )
+    return 1 if sum([_report(title, step) for title, step in steps]) else 0
+
+
+def _report(title: str, step: Callable[[], Sequence[str]]) -> bool:
+    """Print what a step found; true where something is wrong."""
+    try:
+        found = step()
+    except WebhookError as error:
+        found = [str(error)]
+    wrong = [text for text in found if not text.startswith("warning: ")]
+    print(f"{'WRONG' if wrong else 'ok':5}  {title}")
+    for text in found:
+        print(f"       {text}")
+    return bool(wrong)
+
+
+def rule_problems(entries: Sequence[str]) -> list[str]:
+    """What is wrong with rule files: promtool's word, and the labels and metrics of every trip rule."""
+    from fusewire_webhook.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.stack.binaries import check_rules, resolve_rule_files  # noqa: PLC0415
+
+    files = resolve_rule_files(rule_files(entries))
+    asyncio.run(check_rules(shutil.which("promtool"), files))
+    found = [] if shutil.which("promtool") else ["warning: promtool is not on PATH: the syntax is not checked"]
+    return found + list(_trip_rules(files))
+
+
+def _trip_rules(files: Sequence[str]) -> Iterator[str]:
+    if importlib.util.find_spec("fusewire_webhook.rulecheck") is None:
+        return
+    from fusewire_webhook import rulecheck  # noqa: PLC0415
+
+    yield from (str(problem) for problem in rulecheck.check_rules([Path(file) for file in files]))
+
+
+def generated_problems(config: Config) -> list[str]:
+    """What promtool and amtool say of the configuration that ``fusewire run`` would write."""
+    import yaml  # noqa: PLC0415
+
+    from fusewire_webhook.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
+    from fusewire_webhook.stack.generate import (  # noqa: PLC0415
+        WebhookAddress,
+        alertmanager_config,
+        prometheus_config,
+    )
+
+    webhook = WebhookAddress(
+        host=config.listen.host, port=config.listen.port or 9095, token_file=config.auth.alert_token_file
+    )
+    prometheus = prometheus_config(
+        webhook=webhook,
+        alertmanager_url=config.alertmanager.url or "http://127.0.0.1:9093",
+        rule_files=resolve_rule_files(rule_files(config.prometheus.rule_files)),
+        scrape_interval=config.prometheus.scrape_interval_seconds,
+        evaluation_interval=config.prometheus.evaluation_interval_seconds,
+    )
+    found: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for tool, name, value in (
+            (["promtool", "check", "config"], "prometheus.yml", prometheus),
+            (["amtool", "check-config"], "alertmanager.yml", alertmanager_config(webhook=webhook)),
+        ):
+            path = Path(folder) / name
+            path.write_text(yaml.safe_dump(value, sort_keys=False))
+            found += _tool_problems(tool, path)
+    return found
+
+
+def _tool_problems(tool: Sequence[str], path: Path) -> list[str]:
+    import subprocess  # noqa: PLC0415
+
+    program = shutil.which(tool[0])
+    if program is None:
+        return [f"warning: {tool[0]} is not on PATH: {path.name} is not checked"]
+    done = subprocess.run([program, *tool[1:], str(path)], capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 0:
+        return []
+    return [f"{path.name}: {' '.join((done.stderr or done.stdout).split())}"]
+
+
+async def _ask(question: Callable[..., Any], url: str, *arguments: Any) -> list[str]:
+    import aiohttp  # noqa: PLC0415
+
+    async with aiohttp.ClientSession() as session:
+        answer: list[str] = await question(url, session, *arguments)
+        return answer
+
+
+async def _prometheus_problems(url: str, session: Any) -> list[str]:
+    from fusewire_webhook.amconfig import duration  # noqa: PLC0415
+    from fusewire_webhook.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
+    from fusewire_webhook.prometheus import Prometheus  # noqa: PLC0415
+
+    client = Prometheus(url, session=session)
+    found = list(loaded_rule_problems(await client.rules(), now=await client.now()))
+    delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
+    seconds = duration(delay)
+    if seconds is None or seconds > RESEND_SECONDS:
+        found.append(
+            f"--rules.alert.resend-delay is {delay}: an Alertmanager that was away learns of an alert that much "
+            "later; start Prometheus with --rules.alert.resend-delay=5s"
+        )
+    return found
+
+
+async def _alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:
+    import yaml  # noqa: PLC0415
+
+    from fusewire_webhook import amconfig  # noqa: PLC0415
+    from fusewire_webhook.prometheus import Alertmanager  # noqa: PLC0415
+
+    status = await Alertmanager(url, session=session).status()
+    original = status.get("config", {}).get("original", "")
+    try:
+        config = yaml.safe_load(original)
+        return amconfig.problems(config or {}, webhook_url=webhook_url or amconfig.ANY_ADDRESS)
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
+        return [f"its configuration is not understood: {error}"]
