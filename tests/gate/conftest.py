@@ -71,7 +71,14 @@ class Engine:
         self.events.append((run, event))
 
     async def promote(
-        self, run: str, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]
+        self,
+        run: str,
+        name: str,
+        *,
+        by: str,
+        evidence: dict[str, Any],
+        baselines: dict[str, Any],
+        verified: bool = False,
     ) -> None:
         SnapshotStore(self._runs_dir / run).promote(name, by=by, evidence=evidence, baselines=baselines)
         self.promotions.append((run, name, evidence, baselines))

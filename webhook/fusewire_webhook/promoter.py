@@ -43,7 +43,14 @@ class Runs(Protocol):
     def submit(self, run: str, event: Event) -> Awaitable[Any]: ...
 
     def promote(
-        self, run: str, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]
+        self,
+        run: str,
+        name: str,
+        *,
+        by: str,
+        evidence: dict[str, Any],
+        baselines: dict[str, Any],
+        verified: bool = False,
     ) -> Awaitable[Any]: ...
 
 
@@ -84,10 +91,14 @@ class _Run:
     store: SnapshotStore
     folder: Path
     candidates: dict[str, Candidate] = field(default_factory=dict)
-    listed: float | None = None
-    """When the snapshots on disk were last listed."""
-    changed_at: int = 0
+    looked: float | None = None
+    """When it was last known which snapshots lie on disk."""
+    listed: float = 0.0
+    """When they were last listed for that."""
+    changed_at: int = -1
     """Modification time of their folder at that time, in ns."""
+    settled: bool = False
+    """They were listed twice with that time: a change within its granularity is not missed."""
     attempt: int = -1
     attempt_seen: float = 0.0
     signals: set[str] = field(default_factory=set)
@@ -242,7 +253,7 @@ class Promoter:
 
     async def _scan(self, views: Mapping[str, RunView], facts: Survey) -> None:
         due = sorted(
-            (run.listed if run.listed is not None else float("-inf"), name)
+            (run.looked if run.looked is not None else float("-inf"), name)
             for name, run in self._runs.items()
             if name in views and views[name].attempt >= 0
         )
@@ -254,7 +265,8 @@ class Promoter:
                 del run.candidates[gone]
             new = [info for info in listing.infos if info.name not in run.candidates]
             if all([await self._first_sight(name, run, info, facts) for info in new]):
-                run.listed, run.changed_at = facts.now, listing.changed_at
+                run.settled = listing.changed_at == run.changed_at
+                run.looked, run.listed, run.changed_at = facts.now, facts.now, listing.changed_at
 
     def _list(self, names: Iterable[str], now: float) -> dict[str, _Listing]:
         """What lies on disk, for the first ``scans`` runs whose folder has changed. Blocks."""
@@ -263,7 +275,8 @@ class Promoter:
             run = self._runs[name]
             try:
                 changed_at = _changed_at(run.folder)
-                if run.listed is not None and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
+                if run.settled and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
+                    run.looked = now
                     continue
                 found[name] = _Listing(changed_at=changed_at, infos=tuple(run.store.candidates()))
             except (FusewireError, OSError) as error:
@@ -278,8 +291,8 @@ class Promoter:
             return False
         try:
             signals = await self._prometheus.query(present_signals_query(name))
-            if run.listed is not None:
-                lead = facts.now - max(run.listed, run.attempt_seen)
+            if run.looked is not None:
+                lead = facts.now - max(run.looked, run.attempt_seen)
             else:
                 lead = await seconds_past(
                     self._prometheus,
@@ -357,7 +370,12 @@ class Promoter:
             return
         try:
             await self._engine.promote(
-                name, candidate.name, by="gate", evidence=verdict.evidence, baselines=dict(baselines)
+                name,
+                candidate.name,
+                by="gate",
+                evidence=verdict.evidence,
+                baselines=dict(baselines),
+                verified=True,
             )
         except (WebhookError, FusewireError, OSError) as error:
             log.warning("snapshot %s of run %s passed the gate, but: %s", candidate.name, name, error)
