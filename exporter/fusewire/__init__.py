@@ -7,9 +7,10 @@ while not run.should_stop:
 run.complete()
 """
 
+from fusewire.attaching import attach
 from fusewire.attempt import AttemptParameters
 from fusewire.errors import AttemptError, FusewireError, RunNameError, SnapshotError
-from fusewire.run import Run, attach
+from fusewire.run import Run
 from fusewire.saving import LoadedSnapshot
 from fusewire.signals import Signal
 from fusewire.version import __version__

@@ -11,8 +11,6 @@ from pathlib import Path
 from fusewire.files import write_json
 from fusewire.recorder import Recorder
 
-LAST_VALUES_FILE = "last-values.json"
-
 SHORTEST_SECONDS = 1.0
 """Between two writings from within the training loop."""
 

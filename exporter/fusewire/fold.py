@@ -12,7 +12,8 @@ Time is kept in buckets of a quarter window, so the far edge is coarse: never ne
 further than 1.25 × ``window`` (:meth:`StepFold.edge` tells it). Memory does not depend on the number of reports.
 
 The arithmetic: run_max(v) = −run_min(−v), so both are kept as one array of keys ``[v, −v]`` whose running minimum
-over n rows is maximised over the window. Shapes: R rows, C reported columns, S signals, N run lengths.
+over n reports is maximised over the window. Shapes: R reports, C reported columns, S signals, N run lengths; time
+runs along the last axis, where numpy is fastest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Bucket:
 
     start: float
     end: float
-    reach: Floats  # [N, 2S]
+    reach: Floats  # [2S, N]
     streak: Integers  # [S]
 
 
@@ -53,9 +54,9 @@ class Reading:
     reports: Integers
     """[S]: number of reports so far; a run of n exists from n reports on."""
     run_min: Floats
-    """[N, S]."""
+    """[S, N]."""
     run_max: Floats
-    """[N, S]."""
+    """[S, N]."""
     nonfinite: Integers
     """[S], since the start."""
     streak: Integers
@@ -70,50 +71,58 @@ class StepFold:
         self._steps = tuple(steps)
         self._longest = max(steps)
         self._keep = PATIENCE + self._longest - 1
-        self._tail: Floats = np.full((self._keep, 2 * size), -np.inf)
-        self._tail_streak: Integers = np.zeros((PATIENCE, size), np.int64)
-        self._carry: Integers = np.zeros(size, np.int64)
+        self._tail: Floats = np.full((2 * size, self._keep), -np.inf)
+        self._tail_streak: Integers = np.zeros((size, PATIENCE), np.int64)
         self._buckets: dict[tuple[float, int], _Bucket] = {}
         self._last: Floats = np.full(size, np.nan)
         self._reports: Integers = np.zeros(size, np.int64)
         self._nonfinite: Integers = np.zeros(size, np.int64)
+        self._scratch = _Scratch()
         self.window = window
         """Seconds. A larger one grows from then on: what was already forgotten does not come back."""
 
     def add(self, columns: Integers, times: Floats, values: Floats) -> None:
         """Fold reports of the signals ``columns`` [C] at ``times`` [R] (not decreasing), ``values`` [R, C]."""
         rows = len(times)
+        keep = self._keep
         wide = np.concatenate((columns, columns + self._size))
-        keys = np.concatenate((values, -values), axis=1)
-        finite = np.isfinite(values)
+        history = self._scratch.array(0, len(wide), keep + rows)
+        history[:, :keep] = self._tail[wide]
+        history[: len(columns), keep:] = values.T
+        np.negative(values.T, out=history[len(columns) :, keep:])
+        finite = np.isfinite(history[: len(columns), keep:])
         sound = bool(finite.all())
         if not sound:
-            keys[np.isnan(keys)] = -np.inf
-        history = np.concatenate((self._tail[:, wide], keys))
-        self._tail[:, wide] = history[-self._keep :]
-        streaks = None if sound and not self._tail_streak.any() else self._fold_streaks(columns, finite)
+            history[np.isnan(history)] = -np.inf
+        self._tail[wide] = history[:, -keep:]
         self._last[columns] = values[-1]
         self._reports[columns] += rows
-        reach = [_running_min(history[self._keep - n + 1 :], n) for n in self._steps]
-        for start, end, bucket in self._segments(times):
-            best = np.stack([runs[start:end].max(axis=0) for runs in reach])
-            bucket.reach[:, wide] = np.maximum(bucket.reach[:, wide], best)
+        streaks = None if sound and not self._tail_streak.any() else self._fold_streaks(columns, finite)
+        segments = self._segments(times)
+        bests = [np.empty((len(wide), len(self._steps))) for _ in segments]
+        for number, n in enumerate(self._steps):
+            runs = self._running_min(history[:, keep - n + 1 :], n)
+            for (start, end, _), best in zip(segments, bests, strict=True):
+                runs[:, start:end].max(axis=1, out=best[:, number])
+        for (start, end, bucket), best in zip(segments, bests, strict=True):
+            bucket.reach[wide] = np.maximum(bucket.reach[wide], best)
             if streaks is not None:
-                longest = streaks[start:end].max(axis=0)
+                longest = streaks[:, start:end].max(axis=1)
                 bucket.streak[columns] = np.maximum(bucket.streak[columns], longest)
 
     def read(self, now: float) -> Reading:
         """The fold as of ``now``, in the seconds of ``times``."""
-        reach = np.stack([_running_min(self._tail[self._longest - n :], n).max(axis=0) for n in self._steps])
-        streak = self._tail_streak.max(axis=0)
+        runs = [self._running_min(self._tail[:, self._longest - n :], n).max(axis=1) for n in self._steps]
+        reach = np.stack(runs, axis=1)
+        streak = self._tail_streak.max(axis=1)
         for bucket in self._visible(now):
             reach = np.maximum(reach, bucket.reach)
             streak = np.maximum(streak, bucket.streak)
         return Reading(
             last=self._last.copy(),
             reports=self._reports.copy(),
-            run_min=reach[:, : self._size],
-            run_max=-reach[:, self._size :],
+            run_min=reach[: self._size],
+            run_max=-reach[self._size :],
             nonfinite=self._nonfinite.copy(),
             streak=streak,
         )
@@ -123,14 +132,13 @@ class StepFold:
         return min((bucket.start for bucket in self._visible(now)), default=now - self.window)
 
     def _fold_streaks(self, columns: Integers, finite: npt.NDArray[np.bool_]) -> Integers:
-        """Length of the non-finite streak at each report, [R, C]; counts them too."""
-        rows = np.arange(len(finite))[:, None]
-        before = -1 - self._carry[columns]
-        streaks: Integers = rows - np.maximum.accumulate(np.where(finite, rows, before), axis=0)
-        self._carry[columns] = streaks[-1]
-        self._nonfinite[columns] += (~finite).sum(axis=0)
-        history = np.concatenate((self._tail_streak[:, columns], streaks))
-        self._tail_streak[:, columns] = history[-PATIENCE:]
+        """Length of the non-finite streak at each report, [C, R]; counts them too."""
+        reports = np.arange(finite.shape[1])
+        before = -1 - self._tail_streak[columns, -1:]
+        streaks: Integers = reports - np.maximum.accumulate(np.where(finite, reports, before), axis=1)
+        self._nonfinite[columns] += (~finite).sum(axis=1)
+        history = np.concatenate((self._tail_streak[columns], streaks), axis=1)
+        self._tail_streak[columns] = history[:, -PATIENCE:]
         return streaks
 
     def _segments(self, times: Floats) -> list[tuple[int, int, _Bucket]]:
@@ -155,7 +163,7 @@ class StepFold:
             bucket = self._buckets[width, index] = _Bucket(
                 start=index * width,
                 end=(index + 1) * width,
-                reach=np.full((len(self._steps), 2 * self._size), -np.inf),
+                reach=np.full((2 * self._size, len(self._steps)), -np.inf),
                 streak=np.zeros(self._size, np.int64),
             )
         return bucket
@@ -167,12 +175,27 @@ class StepFold:
         if len(self._buckets) > BUCKETS_PER_WINDOW:
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.end > now - self.window}
 
+    def _running_min(self, values: Floats, n: int) -> Floats:
+        """Minimum over each n consecutive columns, by doubling; valid until the next call."""
+        reached = 1
+        target = 1
+        while reached < n:
+            step = min(reached, n - reached)
+            out = self._scratch.array(target, len(values), values.shape[1] - step)
+            values = np.minimum(values[:, :-step], values[:, step:], out=out)
+            reached += step
+            target = 3 - target
+        return values
 
-def _running_min(values: Floats, n: int) -> Floats:
-    """Minimum over each n consecutive rows, by doubling."""
-    reached = 1
-    while reached < n:
-        step = min(reached, n - reached)
-        values = np.minimum(values[:-step], values[step:])
-        reached += step
-    return values
+
+class _Scratch:
+    """Three work areas that are kept: fresh ones of this size cost more in page faults than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._areas: list[Floats] = [np.empty(0), np.empty(0), np.empty(0)]
+
+    def array(self, area: int, rows: int, columns: int) -> Floats:
+        """An uninitialised array [rows, columns] in one of the areas."""
+        if len(self._areas[area]) < rows * columns:
+            self._areas[area] = np.empty(rows * columns)
+        return self._areas[area][: rows * columns].reshape(rows, columns)

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 logger = logging.getLogger("fusewire")
 
@@ -44,9 +44,7 @@ class Errors:
                 return
             self._warned.add(key)
         trace = error if isinstance(error, BaseException) else None
-        logger.warning(
-            "fusewire (%s): %s; training goes on; further ones are only counted", where, text, exc_info=trace
-        )
+        logger.warning("fusewire (%s): %s; training goes on; more are only counted", where, text, exc_info=trace)
 
 
 class HasErrors(Protocol):
@@ -66,13 +64,13 @@ def guarded(
 
     def wrap(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
         @functools.wraps(method)
-        def call(self: H, *args: P.args, **kwargs: P.kwargs) -> T:
+        def call(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
                 self.errors.note(where, error)
                 return default()
 
-        return call
+        return cast(Callable[Concatenate[H, P], T], call)
 
     return wrap

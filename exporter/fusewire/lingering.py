@@ -49,7 +49,7 @@ class CrashHook:
     It runs in ``sys.excepthook``, not at exit: there, threads can still be started, and the exporter needs that.
     """
 
-    def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_crash: Callable[[], None]) -> None:
         self._on_crash = on_crash
         self._previous = sys.excepthook
         self._hook = self._excepthook  # one bound method, to compare with `is`
@@ -67,4 +67,4 @@ class CrashHook:
     def _excepthook(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         self._previous(kind, error, traceback)
         if not issubclass(kind, KeyboardInterrupt):
-            self._on_crash(error)
+            self._on_crash()

@@ -1,4 +1,4 @@
-"""Every metric name of the exporter, once: name, type, labels, help. Names are an API; renaming one breaks alert rules.
+"""Every metric of the exporter, once: name, type, labels, help. Renaming one breaks everybody's alert rules.
 
 The metrics of the training signals follow from :mod:`fusewire.signals`; :func:`sample_names` lists both.
 """
@@ -119,11 +119,11 @@ RETURN_SMOOTHED = Metric(
 )
 RETURN_PEAK = Metric(
     name="rl_episode_return_peak",
-    help="Highest smoothed return of the rolling window, over the snapshot's lineage.",
+    help="Highest smoothed return of the rolling window, in the snapshot's lineage.",
 )
 RETURN_FLOOR = Metric(
     name="rl_episode_return_floor",
-    help="Lowest smoothed return of the rolling window, over the snapshot's lineage.",
+    help="Lowest smoothed return of the rolling window, in the snapshot's lineage.",
 )
 SNAPSHOTS = Metric(name="rl_snapshots_total", kind="counter", help="Snapshots that are complete on disk.")
 SNAPSHOT_FAILURES = Metric(

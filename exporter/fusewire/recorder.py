@@ -1,7 +1,8 @@
-"""Rows of reported steps, and everything that is folded from them.
+"""Reported steps on their way into the folds, and everything that is read from the folds.
 
-The training thread appends a row per step (an atomic list append) and folds every :data:`SLICE` rows; a scrape
-folds what is left. So memory is bounded without a scraper, and a scrape costs the same at any step rate.
+The training thread puts each step's numbers into two lists (of floats only, which the garbage collector does not
+visit) and folds every :data:`SLICE` steps; a scrape folds what is left. So memory is bounded
+without a scraper, and a scrape costs the same at any step rate.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from numbers import Real
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,12 @@ import numpy as np
 from fusewire.fold import Floats, Integers, Reading, StepFold
 from fusewire.guard import Errors
 from fusewire.lineage import ReturnLineage
+from fusewire.segments import SLICE, Segment
 from fusewire.signals import Signal
 from fusewire.timing import StepTimes
 
-SLICE = 512
-"""Rows folded at once: large enough that numpy's overhead vanishes, small enough for a fraction of a millisecond."""
-
-Row = tuple[float, int, int | None, int | None, Mapping[str, float]]
-"""Time, step, environment steps so far, episodes so far, signals."""
+TOTALS = ("env_steps", "episodes")
+"""What a step may report besides signals: running totals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,37 +43,65 @@ class View:
     return_floor: float | None
 
 
+_Block = tuple[tuple[str, ...], Floats, Floats]
+"""Names [C], times [R], values [R, C]."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """How rows that report these names become columns."""
 
-    names: tuple[str, ...]
     known: Integers
-    """Positions within ``names`` that are signals."""
+    """Positions within the names that are signals."""
     columns: Integers
     """Their numbers."""
+    returns: int | None
+    """Which of these columns is the episode return."""
+    totals: tuple[tuple[str, int], ...]
+    """Running totals and their positions within the names."""
 
 
 class Recorder:
-    """Keeps and folds the rows of one run. ``rows.append`` may be called without the lock, from one thread."""
+    """Keeps and folds the steps of one run. One thread reports; any thread may read."""
 
     def __init__(
         self, signals: Sequence[Signal], *, started: float, window: float, return_window: int, errors: Errors
     ) -> None:
-        self.rows: list[Row] = []
         self.signals = tuple(signals)
+        self.segment = Segment([])
+        """Where the next step goes. The reporting thread writes to it directly (:meth:`fusewire.Run.step`)."""
+        self.step: Any = None
+        """As it was last reported."""
+        self._segments = [self.segment]
         self._numbers = {signal.name: number for number, signal in enumerate(self.signals)}
         self._lock = threading.Lock()
         self._errors = errors
         self._fold = StepFold(len(self.signals), window=window)
         self._times = StepTimes(started)
         self._lineage = ReturnLineage(return_window)
-        self._layouts: dict[tuple[str, ...], _Layout] = {}
-        self._step: int | None = None
         self._totals: dict[str, float] = {}
+        self._layouts: dict[tuple[str, ...], _Layout] = {}
+
+    def append(self, time: float, step: int, signals: Mapping[str, float]) -> None:
+        """Report one step."""
+        self.step = step
+        names = [*signals]
+        segment = self.segment if names == self.segment.names else self.switch(names)
+        segment.extend(signals.values())
+        segment.tick(time)
+        if len(segment.times) >= SLICE:
+            self.fold()
+
+    def switch(self, names: list[str]) -> Segment:
+        """The next steps report other signals than the last one."""
+        if len(self._segments) >= SLICE:
+            self.fold()
+        self.segment = Segment(names)
+        self._segments.append(self.segment)
+        return self.segment
 
     def fold(self, *, wait: bool = True) -> None:
-        """Fold the rows that have come so far; without ``wait``, leave it to the thread that is folding now."""
+        """Fold the steps that have come so far; without ``wait``, leave it to the thread that is folding now."""
         if self._lock.acquire(wait):
             try:
                 self._drain()
@@ -90,7 +114,7 @@ class Recorder:
             self._drain()
             return View(
                 signals=self._fold.read(now),
-                step=self._step,
+                step=self._whole_step(),
                 updates=self._times.steps,
                 env_steps=self._totals.get("env_steps"),
                 episodes=self._totals.get("episodes"),
@@ -135,81 +159,84 @@ class Recorder:
             self._lineage.restore(state)
 
     def _drain(self) -> None:
-        while rows := self.rows[:SLICE]:
-            del self.rows[: len(rows)]  # appends of the training thread land behind them
+        while blocks := self._take():
             try:
-                self._fold_rows(rows)
+                for _, times, _ in blocks:
+                    self._times.add(times)
+                self._fold_blocks(blocks)
             except Exception as error:
                 self._errors.note("step", error)
 
-    def _fold_rows(self, rows: list[Row]) -> None:
-        stamps, steps, env_steps, episodes, signals = zip(*rows, strict=True)
-        times = np.array(stamps)
-        self._times.add(times)
-        for name, totals in (("env_steps", env_steps), ("episodes", episodes)):
-            total = next((value for value in reversed(totals) if value is not None), None)
-            if isinstance(total, Real):
-                self._totals[name] = float(total)
-            elif total is not None:
-                self._errors.note("value", f"{name} is a {type(total).__name__}, not a number")
-        if isinstance(steps[-1], int):
-            self._step = steps[-1]
-        else:
-            self._errors.note("value", f"the step is a {type(steps[-1]).__name__}, not an int")
-        self._fold_signals(times, signals)
+    def _take(self) -> list[_Block]:
+        """At most :data:`SLICE` steps, in order."""
+        blocks: list[_Block] = []
+        room = SLICE
+        while room:
+            segment = self._segments[0]
+            if segment.times:
+                block = (tuple(segment.names), *segment.take(room))
+                blocks.append(block)
+                room -= len(block[1])
+            elif len(self._segments) > 1:
+                del self._segments[0]  # nobody writes to a segment that has a successor
+            else:
+                break
+        return blocks
 
-    def _fold_signals(self, times: Floats, signals: tuple[Mapping[str, float], ...]) -> None:
-        names = tuple(signals[0])
-        if set(map(len, signals)) != {len(names)}:
-            return self._fold_mixed(times, signals)
-        if not names:
-            return None
-        pick = itemgetter(*names)
-        try:
-            picked = map(pick, signals)
-            flat = chain.from_iterable(picked) if len(names) > 1 else picked
-            values = np.fromiter(flat, np.float64, len(signals) * len(names))
-        except KeyError:
-            return self._fold_mixed(times, signals)
-        return self._fold_block(names, times, values.reshape(len(signals), len(names)))
+    def _fold_blocks(self, blocks: list[_Block]) -> None:
+        """Fold together the signals that stand in the same blocks: most often all, in the only one."""
+        if len(blocks) == 1:
+            self._fold_block(*blocks[0])
+            return
+        places: dict[str, list[tuple[int, int]]] = {}
+        for number, (names, _, _) in enumerate(blocks):
+            for column, name in enumerate(names):
+                places.setdefault(name, []).append((number, column))
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name, found in places.items():
+            groups.setdefault(tuple(number for number, _ in found), []).append(name)
+        for numbers, names_of in groups.items():
+            times = np.concatenate([blocks[number][1] for number in numbers])
+            columns = [
+                np.concatenate([blocks[number][2][:, column] for number, column in places[name]])
+                for name in names_of
+            ]
+            self._fold_block(tuple(names_of), times, np.stack(columns, axis=1))
 
-    def _fold_mixed(self, times: Floats, signals: tuple[Mapping[str, float], ...]) -> None:
-        """Rows that report different signals: fold those together that stand in the same rows."""
-        places: dict[str, list[int]] = {}
-        for number, row in enumerate(signals):
-            for name in row:
-                places.setdefault(name, []).append(number)
-        blocks: dict[tuple[int, ...], list[str]] = {}
-        for name, numbers in places.items():
-            blocks.setdefault(tuple(numbers), []).append(name)
-        for numbers_of, names in blocks.items():
-            values = np.array([[signals[number][name] for name in names] for number in numbers_of], np.float64)
-            self._fold_block(tuple(names), times[list(numbers_of)], values)
+    def _whole_step(self) -> int | None:
+        if self.step is None or isinstance(self.step, int):
+            return self.step
+        self._errors.note("value", f"the step is a {type(self.step).__name__}, not an int")
+        return None
 
     def _fold_block(self, names: tuple[str, ...], times: Floats, values: Floats) -> None:
         layout = self._layout(names)
+        for total, place in layout.totals:
+            self._totals[total] = float(values[-1, place])
         if len(layout.known) < len(names):
             values = values[:, layout.known]
         if len(layout.columns):
             self._fold.add(layout.columns, times, values)
-            if "episode_return" in names:
-                number = self._numbers["episode_return"]
-                self._lineage.add(values[:, layout.columns.tolist().index(number)])
+        if layout.returns is not None:
+            self._lineage.add(values[:, layout.returns])
 
     def _layout(self, names: tuple[str, ...]) -> _Layout:
         layout = self._layouts.get(names)
         if layout is None:
-            known = [place for place, name in enumerate(names) if name in self._numbers]
-            for name in set(names).difference(self._numbers):
+            for name in set(names).difference(self._numbers, TOTALS):
                 self._errors.note(
                     "signal",
                     f"signal {name!r} is not declared and not exported; "
                     f"declare it with fusewire.attach(signals=[Signal(name={name!r}, help=…)])",
                 )
+            known = [place for place, name in enumerate(names) if name in self._numbers]
+            columns = [self._numbers[names[place]] for place in known]
+            returns = self._numbers.get("episode_return")
             layout = _Layout(
-                names=names,
                 known=np.array(known, np.int64),
-                columns=np.array([self._numbers[names[place]] for place in known], np.int64),
+                columns=np.array(columns, np.int64),
+                returns=columns.index(returns) if returns in columns else None,
+                totals=tuple((name, place) for place, name in enumerate(names) if name in TOTALS),
             )
             if len(self._layouts) < 256:
                 self._layouts[names] = layout

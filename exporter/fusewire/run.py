@@ -1,49 +1,48 @@
-"""What a trainer holds: :func:`attach` makes a :class:`Run`.
+"""What a trainer holds: :func:`fusewire.attach` makes a :class:`Run`.
 
 Nothing here raises into the training loop, waits for the GPU, or decides anything: an error becomes a count in
 ``fusewire_exporter_errors_total`` and one warning per kind. Only what people call before the loop raises:
-:func:`attach` on unusable parameters, and :meth:`Run.load_snapshot`, because going on from scratch would be worse.
+``attach`` on unusable parameters, and :meth:`Run.load_snapshot`, because going on from scratch would be worse.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
 
-from fusewire.attempt import ENVIRONMENT_PREFIX, AttemptParameters, RngPolicy
-from fusewire.errors import AttemptError
-from fusewire.files import write_json
+from fusewire.attempt import AttemptParameters, RngPolicy
+from fusewire.attempt_files import AttemptFiles
 from fusewire.guard import Errors, guarded, logger
 from fusewire.learning_rate import LearningRateScaler
 from fusewire.lingering import CrashHook, Scrapes
 from fusewire.phases import Phase, Phases
 from fusewire.saving import LoadedSnapshot, Saver
+from fusewire.screening import Screen
+from fusewire.segments import SLICE
 from fusewire.signals import CATALOGUE, Signal
 from fusewire.stopping import Stopping
-from fusewire.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from fusewire.evidence import LastValues
-    from fusewire.exposition import ExporterServer
-    from fusewire.housekeeping import Housekeeping
-    from fusewire.recorder import Row
+    from fusewire.exporter import Exporter
 
 Scalar: TypeAlias = SupportsFloat | None
 """A number, a numpy scalar, a tensor of one element (CPU or CUDA), or None for "nothing to report"."""
 
-READY_SECONDS = 60.0
-READY_STEPS = 10
-"""``/readyz`` fails when no step came for the longer of 60 s and 10 usual steps, outside a declared phase."""
+CUDA_SECONDS_AT_EXIT = 0.5
+"""Longest wait of an ending process for CUDA values on their way."""
+
+
+def _no_phase() -> Phase | None:
+    return None
 
 
 class Run:
@@ -62,10 +61,8 @@ class Run:
         gpus: Literal["visible", "all"] = "visible",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """See :func:`attach`. ``serves=False``: no exporter, as on ranks that do not report."""
-        from prometheus_client import CollectorRegistry as Registry  # noqa: PLC0415
-
-        from fusewire.recorder import SLICE, Recorder  # noqa: PLC0415 (numpy)
+        """See :func:`fusewire.attach`. ``serves=False``: no exporter, as on ranks that do not report."""
+        from fusewire.recorder import Recorder  # noqa: PLC0415 (numpy: `import fusewire` stays cheap)
         from fusewire.scalars import Scalars  # noqa: PLC0415
 
         self.parameters = parameters
@@ -73,9 +70,7 @@ class Run:
         self.role = role
         self.errors = Errors()
         """Errors that were kept away from the training loop."""
-        self.registry = Registry() if registry is None else registry
         self._clock = clock
-        self._main = rank == 0 and role is None
         self._active = True
         self._completed = False
         self._recorder = Recorder(
@@ -85,30 +80,22 @@ class Run:
             return_window=parameters.return_window_updates,
             errors=self.errors,
         )
-        self._rows = self._recorder.rows
-        self._slice = SLICE
         self._scalars = Scalars(self.errors, self._accept)
+        self._screen = Screen(signals, self._recorder.has_reported)
         self._careful = False
-        """Rows may not be appended as they are: something in them, or before them, needs a look."""
-        self._never_finite = {signal.name for signal in signals if signal.absent_until_finite}
-        self._awaiting: set[str] = set()
-        """Signals that are reported as NaN because they have had no finite value yet."""
+        """A row may not be appended as it is: something in it, or before it, needs a look."""
         self._minibatch_max: dict[str, float] = {}
         self._phases = Phases()
         self._stopping = Stopping()
         self._scrapes = Scrapes(clock)
+        self._crash = CrashHook(self._on_crash)
         self._saver = Saver(
             self.run_dir, parameters, lineage=self._recorder.lineage, rank=rank, world_size=world_size
         )
-        self._scaler = LearningRateScaler(self._restore_lineage())
-        self._evidence = self._last_values() if self._main and self.run_dir else None
-        self._server: ExporterServer | None = None
-        self._housekeeping: Housekeeping | None = None
-        self._crash = CrashHook(self._on_crash)
-        if serves:
-            self._collect(gpus)
-        _RUNS.add(self)
-        atexit.register(self._at_exit)
+        self._scaler = LearningRateScaler(self._restore())
+        self._files = AttemptFiles(self.run_dir, self.attempt, rank=rank, role=role) if self.run_dir else None
+        self._evidence = self._last_values()
+        self._exporter = self._make_exporter(registry, gpus) if serves else None
 
     # What the attempt was told -----------------------------------------------------------------------------
 
@@ -149,38 +136,34 @@ class Run:
 
     # Telemetry ---------------------------------------------------------------------------------------------
 
-    def step(
-        self,
-        step: int,
-        /,
-        *,
-        env_steps: int | None = None,
-        episodes: int | None = None,
-        **signals: Scalar,
-    ) -> None:
+    def step(self, step: int, /, **signals: Scalar) -> None:
         """Report one policy update.
 
         Args:
             step: its number, as the trainer counts; it goes back only in a new attempt.
-            env_steps: environment steps so far, in total.
-            episodes: finished episodes so far, in total.
             signals: values of declared signals (:data:`fusewire.signals.CATALOGUE` and those given to
-                :func:`attach`); None is no report.
+                :func:`fusewire.attach`), and the running totals ``env_steps`` (environment steps so far) and
+                ``episodes`` (finished so far). None is no report.
         """
         try:
-            if (
-                self._careful
-                or type(total := sum(signals.values(), 0.0)) is not float  # type: ignore[arg-type]
-                or total - total != 0.0
-            ):
-                self._step_carefully(step, env_steps, episodes, signals)
+            # Plain floats and ints sum to a float, everything else to something else or not at all.
+            values = signals.values()
+            total = None if self._careful else sum(values, 0.0)  # type: ignore[type-var]
+            if total.__class__ is float and total - total == 0.0:
+                recorder = self._recorder
+                segment = recorder.segment
+                names = [*signals]
+                if names != segment.names:
+                    segment = recorder.switch(names)
+                recorder.step = step
+                segment.extend(values)  # type: ignore[arg-type]
+                segment.tick(self._clock())
+                if len(segment.times) >= SLICE:
+                    recorder.fold(wait=len(segment.times) >= 16 * SLICE)
                 return
-            rows = self._rows
-            rows.append((self._clock(), step, env_steps, episodes, signals))  # type: ignore[arg-type]
-            if len(rows) >= self._slice:
-                self._recorder.fold(wait=len(rows) >= 16 * self._slice)
         except Exception:
-            self._step_carefully(step, env_steps, episodes, signals)
+            total = None  # a value that cannot be added: a string, None, tensors of two devices
+        self._step_carefully(step, signals)
 
     def minibatch(self, **signals: Scalar) -> None:
         """Report one minibatch of the update that the next :meth:`step` will report.
@@ -235,30 +218,20 @@ class Run:
         if not self._active:
             return
         self._completed = True
-        self._poll()
+        self._settle()
         self._saver.wait()
-        self._write_evidence()
-        folder = self._attempt_dir
-        if folder is not None and self._main:
-            folder.mkdir(parents=True, exist_ok=True)
-            step = self._recorder.view(self._clock()).step
-            write_json(folder / "completed.json", {"step": step, "time": time.time()})
+        if self._files is not None:
+            self._files.write_completed(self._recorder.view(self._clock()).step)
 
     def close(self) -> None:
         """Take everything back: exporter, signal handler, hooks, threads. At exit this is not needed."""
         if not self._active:
             return
         self._saver.wait()
-        self._poll()
-        self._write_evidence()
-        self._active, self._careful = False, True
-        self._stopping.uninstall()
-        self._crash.uninstall()
-        atexit.unregister(self._at_exit)
-        if self._housekeeping is not None:
-            self._housekeeping.close()
-        if self._server is not None:
-            self._server.close()
+        self._settle()
+        self._detach()
+        if self._exporter is not None:
+            self._exporter.close()
 
     # Learning rate and snapshots ---------------------------------------------------------------------------
 
@@ -297,7 +270,7 @@ class Run:
     def save_snapshot(
         self, step: int, state: Mapping[str, Any], *, replay_watermark: Any = None, extra: Any = None
     ) -> bool:
-        """Take a snapshot of ``state`` (nested dicts and lists of tensors, arrays and plain values) in the background.
+        """Take a snapshot of ``state`` (nested dicts, lists, tensors, arrays, plain values) in the background.
 
         Returns:
             False: it was not taken; the reason is logged and counted.
@@ -353,114 +326,63 @@ class Run:
     @property
     def port(self) -> int | None:
         """Port of the exporter; None without one, or while it is not known yet."""
-        return self._server.port if self._server else None
+        return self._exporter.port if self._exporter else None
 
     def start(self, host: str, port: int, *, handle_signals: bool = True) -> None:
-        """Serve, watch for SIGTERM and for crashes. :func:`attach` calls it."""
-        from fusewire.exposition import ExporterServer, MetricsApp  # noqa: PLC0415
-
+        """Serve, watch for SIGTERM and for crashes. :func:`fusewire.attach` calls it."""
         if handle_signals:
             self._stopping.install()
         self._crash.install()
+        _RUNS.add(self)
+        atexit.register(self._at_exit)
         self._prepare_files()
-        if self._housekeeping is None:
-            return
-        app = MetricsApp(
-            self.registry,
-            attempt=self.attempt,
-            ready=self._ready,
-            set_window=self._recorder.set_window,
-            scraped=self._scrapes.finished,
-            clock=self._clock,
-        )
-        self._server = ExporterServer(app, host=host, port=port, listening=self._write_address, errors=self.errors)
-        self._server.start()
-        self._housekeeping.start()
+        if self._exporter is not None:
+            self._exporter.start(host, port, self._write_address)
 
-    def _collect(self, gpus: Literal["visible", "all"]) -> None:
-        from prometheus_client import ProcessCollector  # noqa: PLC0415
+    def _make_exporter(self, registry: CollectorRegistry | None, gpus: Literal["visible", "all"]) -> Exporter:
+        from prometheus_client import CollectorRegistry as Registry  # noqa: PLC0415
 
-        from fusewire import collectors  # noqa: PLC0415
-        from fusewire.housekeeping import Housekeeping  # noqa: PLC0415
+        from fusewire.exporter import Exporter as Made  # noqa: PLC0415
 
-        training = collectors.TrainingCollector(
+        return Made(
+            self.parameters,
             self._recorder,
             phases=self._phases,
             snapshots=self._saver.metrics,
             errors=self.errors,
             minibatch_max=self._minibatch_max,
-            lr_scale=self.lr_scale,
-            version=__version__,
+            scrapes=self._scrapes,
+            keep_evidence=self._keep_evidence,
+            registry=Registry() if registry is None else registry,
+            gpus=gpus,
             clock=self._clock,
         )
-        nvml = collectors.NvmlCollector(self.errors, gpus=gpus)
-        for collector in (
-            training, nvml, collectors.TorchMemoryCollector(self.errors), collectors.CgroupCollector(self.errors)
-        ):  # fmt: skip
-            self.registry.register(collector)
-        ProcessCollector(registry=self.registry)
-        self._housekeeping = Housekeeping(
-            {"collector": nvml.refresh, "last_values": self._write_evidence}, self.errors
-        )
-
-    def _ready(self) -> tuple[bool, str]:
-        phase = self._phases.present
-        now = self._clock()
-        if phase is not None:
-            seconds = now - phase.started
-            in_time = phase.expected_seconds == 0 or seconds <= phase.expected_seconds
-            return in_time, f"in phase {phase.name} for {seconds:.0f} s"
-        view = self._recorder.view(now)
-        if view.updates == 0:
-            return True, "no step yet"
-        allowed = max(READY_STEPS * (view.usual or 0.0), READY_SECONDS)
-        return view.since_step <= allowed, f"last step {view.since_step:.1f} s ago, {allowed:.0f} s allowed"
 
     # Within ------------------------------------------------------------------------------------------------
 
     @guarded("step", lambda: None)
-    def _step_carefully(
-        self, step: int, env_steps: int | None, episodes: int | None, signals: Mapping[str, Any]
-    ) -> None:
+    def _step_carefully(self, step: int, signals: Mapping[str, Any]) -> None:
         if self._active:
-            self._scalars.report(self._clock(), step, env_steps, episodes, signals)
-            self._set_careful()
+            self._scalars.report(self._clock(), step, signals)
+            self._careful = self._scalars.busy or self._screen.busy
 
-    def _accept(self, row: Row, largest: dict[str, float]) -> None:
-        """Take a row of floats, in order, and look at what is not finite in it."""
-        *rest, signals = row
-        bad = [name for name, value in signals.items() if not math.isfinite(value)]
-        kept = dict(signals)
-        for name in self._awaiting.intersection(signals).difference(bad):
-            self._awaiting.discard(name)
-            self._never_finite.discard(name)
-        for name in self._never_finite.intersection(bad):
-            if name not in self._awaiting and self._recorder.has_reported(name):
-                self._never_finite.discard(name)
-                continue
-            self._awaiting.add(name)
-            bad.remove(name)
-            del kept[name]
+    def _accept(self, moment: float, step: int, signals: Mapping[str, float], largest: Mapping[str, float]) -> None:
+        """Take a step whose values are all floats, in order; ``largest``: of its minibatches."""
+        signals, bad = self._screen.look(signals)
         self._minibatch_max.update(largest)
-        time_, step, env_steps, episodes = rest
-        self._rows.append((time_, step, env_steps, episodes, kept))
-        if len(self._rows) >= self._slice:
-            self._recorder.fold()
+        self._recorder.append(moment, step, signals)
         if bad and self._evidence is not None:
             try:
                 self._evidence.write_from_loop()
             except OSError as error:
                 self.errors.note("last_values", error)
 
-    def _set_careful(self) -> None:
-        self._careful = not self._active or self._scalars.busy or bool(self._awaiting)
-
     @guarded("cuda", lambda: None)
     def _poll(self) -> None:
         if self._active:
             self._scalars.poll()
 
-    @guarded("phase", lambda: None)
+    @guarded("phase", _no_phase)
     def _enter_phase(self, name: str, expect_seconds: float) -> Phase | None:
         if not self._active:
             return None
@@ -477,14 +399,14 @@ class Run:
         if self._phases.present is None:
             self._recorder.pause(phase.started, self._clock())
 
-    def _restore_lineage(self) -> float:
-        """Take over the snapshot's lineage; the factor on the learning rate that it holds."""
+    def _restore(self) -> float:
+        """Take over the restored snapshot's lineage; the factor on the learning rate that it holds."""
         if self.resume_from is None:
             return self.lr_scale
         try:
             from fusewire.snapshots import read_manifest  # noqa: PLC0415
 
-            manifest = read_manifest(self.resume_from)
+            manifest = read_manifest(self.resume_from.resolve())
             self._recorder.restore_lineage(dict(manifest.lineage))
             return self.lr_scale / manifest.lr_scale
         except Exception as error:
@@ -493,48 +415,44 @@ class Run:
 
     # Files -------------------------------------------------------------------------------------------------
 
-    @property
-    def _attempt_dir(self) -> Path | None:
-        return None if self.run_dir is None else self.run_dir / "attempts" / f"{self.attempt:03d}"
-
     def _last_values(self) -> LastValues | None:
-        from fusewire.evidence import LAST_VALUES_FILE, LastValues  # noqa: PLC0415
+        from fusewire.evidence import LastValues as Made  # noqa: PLC0415 (numpy)
 
-        folder = self._attempt_dir
-        return None if folder is None else LastValues(folder / LAST_VALUES_FILE, self._recorder, clock=self._clock)
+        if self._files is None or not self._files.main:
+            return None
+        return Made(self._files.last_values, self._recorder, clock=self._clock)
 
     @guarded("files", lambda: None)
     def _prepare_files(self) -> None:
-        folder = self._attempt_dir
-        if folder is not None and self._main:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "completed.json").unlink(missing_ok=True)
+        if self._files is not None:
+            self._files.prepare()
 
+    @guarded("files", lambda: None)
     def _write_address(self, host: str, port: int) -> None:
-        folder = self._attempt_dir
-        if folder is None:
-            return
-        address = {"host": host, "port": port, "pid": os.getpid(), "attempt": self.attempt}
-        name = "exporter.json"
-        if not self._main:
-            address |= {"rank": self.rank, "role": self.role or ""}
-            name = f"exporter-{self.role or 'rank'}-{self.rank}.json"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / name, address, durable=False)
+        if self._files is not None:
+            self._files.write_address(host, port)
 
     @guarded("last_values", lambda: None)
-    def _write_evidence(self) -> None:
+    def _keep_evidence(self) -> None:
         if self._evidence is not None:
             self._evidence.write()
 
     # The process ends or forks -----------------------------------------------------------------------------
 
-    def _on_crash(self, error: BaseException) -> None:
+    def _settle(self) -> None:
+        """Before an end: take in what is still on its way from the GPU, and write the last values."""
+        end = time.monotonic() + CUDA_SECONDS_AT_EXIT
+        self._poll()
+        while self._scalars.waiting and time.monotonic() < end:
+            time.sleep(0.01)
+            self._poll()
+        self._keep_evidence()
+
+    def _on_crash(self) -> None:
         if not self._active:
             return
-        self._poll()
-        self._write_evidence()
-        if self._server is None or self._completed or self._stopping.requested:
+        self._settle()
+        if self._exporter is None or self._completed or self._stopping.requested:
             return
         interval = self._scrapes.interval
         longest = self.parameters.linger_seconds
@@ -545,18 +463,20 @@ class Run:
 
     def _at_exit(self) -> None:
         if self._active:
-            self._poll()
-            self._write_evidence()
+            self._settle()
 
-    def _after_fork_in_child(self) -> None:
-        """A forked child is not the trainer: it neither serves, nor reports, nor swallows its signals."""
-        if not self._active:
-            return
+    def _detach(self) -> None:
         self._active, self._careful = False, True
         self._stopping.uninstall()
         self._crash.uninstall()
-        if self._server is not None:
-            self._server.abandon()
+        atexit.unregister(self._at_exit)
+
+    def _after_fork_in_child(self) -> None:
+        """A forked child is not the trainer: it neither serves, nor reports, nor swallows its signals."""
+        if self._active:
+            self._detach()
+            if self._exporter is not None:
+                self._exporter.abandon()
 
 
 _RUNS: weakref.WeakSet[Run] = weakref.WeakSet()
@@ -568,83 +488,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def attach(
-    *,
-    name: str | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
-    port: int | None = None,
-    signals: Sequence[Signal] = (),
-    rank: int | None = None,
-    role: str | None = None,
-    world_size: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    registry: CollectorRegistry | None = None,
-    gpus: Literal["visible", "all"] = "visible",
-    handle_signals: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-) -> Run:
-    """Attach fusewire to this process, which is going to train.
-
-    Under the supervisor everything comes from ``FUSEWIRE_*``; standalone, the defaults of
-    :class:`fusewire.AttemptParameters` hold (exporter on any free port of 127.0.0.1).
-
-    Args:
-        name: name of the run; by default as told, or ``standalone``.
-        run_dir: folder of the run; by default as told. Without one there are no snapshots.
-        port: port of the exporter; by default as told, or any free one.
-        signals: further signals that :meth:`Run.step` will report.
-        rank: of several processes that train together, which this is; by default ``RANK`` of the environment.
-            Rank 0 reports; others do only when they give their ``rank`` or ``role`` here.
-        role: what this process is where it is not the trainer, such as ``rollout``.
-        world_size: processes that write a snapshot together; by default ``WORLD_SIZE`` of the environment, or 1.
-        environ: instead of ``os.environ``.
-        registry: where to register the collectors; by default one of our own.
-        gpus: ``visible``: those that ``CUDA_VISIBLE_DEVICES`` names; ``all``: every one that NVML shows.
-        handle_signals: chain a handler for SIGTERM (from the main thread only).
-        clock: seconds, monotonic.
-
-    Raises:
-        AttemptError: the parameters cannot be used.
-        RunNameError: the name cannot be used.
-        ValueError: a signal is declared twice.
-    """
-    environment = dict(os.environ if environ is None else environ)
-    if run_dir is not None:
-        environment[f"{ENVIRONMENT_PREFIX}RUN_DIR"] = str(Path(run_dir).absolute())
-    parameters = AttemptParameters.load(environment)
-    if name is not None:
-        parameters = replace(parameters, run=name)
-    own_rank = _number(environment, "RANK", 0) if rank is None else rank
-    run = Run(
-        parameters,
-        signals=_declared(signals),
-        rank=own_rank,
-        role=role,
-        world_size=_number(environment, "WORLD_SIZE", 1) if world_size is None else world_size,
-        serves=own_rank == 0 or rank is not None or role is not None,
-        registry=registry,
-        gpus=gpus,
-        clock=clock,
-    )
-    assigned = parameters.exporter_port if own_rank == 0 and role is None else 0
-    run.start(parameters.exporter_host, assigned if port is None else port, handle_signals=handle_signals)
-    return run
-
-
-def _declared(signals: Sequence[Signal]) -> tuple[Signal, ...]:
-    every = (*CATALOGUE, *signals)
-    names = [signal.name for signal in every]
-    for signal in signals:
-        if names.count(signal.name) > 1:
-            raise ValueError(f"signal {signal.name!r} is declared twice: take another name")
-    return every
-
-
-def _number(environ: Mapping[str, str], variable: str, default: int) -> int:
-    text = environ.get(variable, "")
-    try:
-        return int(text) if text else default
-    except ValueError as error:
-        raise AttemptError(f"{variable}={text!r} is not a number") from error

@@ -15,7 +15,6 @@ from typing import Any
 
 from fusewire.cuda import Copy, Readback
 from fusewire.guard import Errors
-from fusewire.recorder import Row
 
 WAITING_ROWS = 1024
 """Rows that may wait for the GPU; beyond that the values of the oldest are given up."""
@@ -50,12 +49,17 @@ class Minibatches:
 class _Waiting:
     """A row whose values are not all here."""
 
-    row: tuple[float, int, int | None, int | None]
+    moment: float
+    step: int
     signals: dict[str, float]
     minibatches: dict[str, Minibatches]
     names: list[str]
     """Owner of each value that the copy brings: a signal, or a signal with minibatches."""
     copy: Copy | None
+
+
+Accept = Callable[[float, int, Mapping[str, float], Mapping[str, float]], None]
+"""Called with the time, the step, the signals and the largest of their minibatches."""
 
 
 def _torch() -> Any:
@@ -65,7 +69,7 @@ def _torch() -> Any:
 class Scalars:
     """Turns reports into rows, in order. For the training thread only."""
 
-    def __init__(self, errors: Errors, accept: Callable[[Row, dict[str, float]], None]) -> None:
+    def __init__(self, errors: Errors, accept: Accept) -> None:
         self._errors = errors
         self._accept = accept
         self._minibatches: dict[str, Minibatches] = {}
@@ -73,8 +77,13 @@ class Scalars:
         self._readback: Readback | None = None
 
     @property
+    def waiting(self) -> bool:
+        """Whether rows wait for values from the GPU."""
+        return bool(self._waiting)
+
+    @property
     def busy(self) -> bool:
-        """Whether a plain row must not be appended past us: something is waiting, or CUDA tensors are the custom."""
+        """Whether rows must come through here: something is waiting, or CUDA tensors are the custom."""
         return bool(self._waiting or self._minibatches or self._readback)
 
     def minibatch(self, signals: Mapping[str, Any]) -> None:
@@ -91,9 +100,7 @@ class Scalars:
                 else:
                     self._errors.note("cuda", f"more than {MINIBATCHES} minibatches in one step")
 
-    def report(
-        self, time: float, step: int, env_steps: int | None, episodes: int | None, signals: Mapping[str, Any]
-    ) -> None:
+    def report(self, moment: float, step: int, signals: Mapping[str, Any]) -> None:
         """One step, with values of any kind."""
         numbers: dict[str, float] = {}
         minibatches, self._minibatches = self._minibatches, {}
@@ -112,7 +119,7 @@ class Scalars:
             tensors += kept.tensors
             kept.tensors = []
         copy = self._start(tensors) if tensors else None
-        waiting = _Waiting((time, step, env_steps, episodes), numbers, minibatches, names if copy else [], copy)
+        waiting = _Waiting(moment, step, numbers, minibatches, names if copy else [], copy)
         if copy is None and not self._waiting:
             self._finish(waiting, [])
             return
@@ -160,30 +167,29 @@ class Scalars:
         for name, kept in waiting.minibatches.items():
             if kept.count:
                 signals[name], largest[name] = kept.mean, kept.largest
-        self._accept((*waiting.row, signals), largest)
+        self._accept(waiting.moment, waiting.step, signals, largest)
 
     def _number(self, name: str, value: Any) -> Any:
         """A float, a CUDA tensor to be read later, or None where there is no value."""
-        kind = type(value)
-        if kind is float:
+        if value is None or type(value) is float:
             return value
-        if value is None:
-            return None
         torch = _torch()
         if torch is not None and isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                self._errors.note("value", f"signal {name!r} is a tensor of {value.numel()} elements, not a scalar")
-            elif value.device.type == "cpu":
-                return float(value.detach().item())
-            elif value.device.type == "cuda":
-                return value
-            else:
-                self._errors.note(
-                    "value", f"signal {name!r} is on {value.device.type}; report a CPU or CUDA scalar"
-                )
-            return None
+            return self._tensor(name, value)
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError):
-            self._errors.note("value", f"signal {name!r} is a {kind.__name__}, not a number", kind=name)
+            self._errors.note("value", f"signal {name!r} is a {type(value).__name__}, not a number", kind=name)
             return None
+
+    def _tensor(self, name: str, value: Any) -> Any:
+        device = value.device.type
+        if value.numel() != 1:
+            self._errors.note("value", f"signal {name!r} has {value.numel()} elements, not one", kind=name)
+        elif device == "cpu":
+            return float(value.detach().item())
+        elif device == "cuda":
+            return value
+        else:
+            self._errors.note("value", f"signal {name!r} is on {device}, not on CPU or CUDA", kind=name)
+        return None

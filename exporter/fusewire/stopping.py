@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Stopping:
-    """Whether the trainer should stop. Installs its handler from the main thread only; works without signals too."""
+    """Whether the trainer should stop. The handler needs the main thread; all else works without signals."""
 
     def __init__(self) -> None:
         self.requested = False

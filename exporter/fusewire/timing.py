@@ -13,6 +13,8 @@ BOUNDS: tuple[float, ...] = (
 )  # fmt: skip
 """Seconds: a step is a CartPole update of a millisecond or an LLM update of hours."""
 
+_BOUNDS = np.array(BOUNDS)
+
 RECENT = 64
 """Steps whose median is the usual duration."""
 
@@ -31,13 +33,12 @@ class StepTimes:
 
     def add(self, times: Floats) -> None:
         """Fold the times [R] of further steps."""
-        durations = np.diff(times, prepend=self._last)
+        durations = times[1:] - times[:-1]
+        if self.steps:
+            durations = np.concatenate(([times[0] - self._last], durations))
         self._last = float(times[-1])
-        if self.steps == 0:
-            durations = durations[1:]
         self.steps += len(times)
-        np.maximum(durations, 0.0, out=durations)
-        self._counts += np.bincount(np.searchsorted(BOUNDS, durations), minlength=len(BOUNDS) + 1)
+        self._counts += np.bincount(np.searchsorted(_BOUNDS, durations), minlength=len(BOUNDS) + 1)
         self.sum += float(durations.sum())
         self._recent = np.concatenate((self._recent, durations[-RECENT:]))[-RECENT:]
 

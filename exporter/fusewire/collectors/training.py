@@ -72,7 +72,7 @@ class TrainingCollector(Collector):
 
     def _signals(self, reading: Reading) -> Iterator[core.Metric]:
         largest = dict(self._minibatch_max)
-        lows, highs = reading.run_min.T.tolist(), reading.run_max.T.tolist()
+        lows, highs = reading.run_min.tolist(), reading.run_max.tolist()
         values, reports = reading.last.tolist(), reading.reports.tolist()
         for number, signal in enumerate(self._recorder.signals):
             if not reports[number]:
