@@ -56,23 +56,20 @@ class FileHasher:
                 self._size += len(data[:room])
                 data = data[room:]
                 if self._size % self._block_size == 0:
-                    self._end_block()
+                    self._blocks.append(self._block.hexdigest())
+                    self._block = blake3(max_threads=self._threads)
         else:
             self._size += size
 
-    def _end_block(self) -> None:
-        self._blocks.append(self._block.hexdigest())
-        self._block = blake3(max_threads=self._threads)
-
     def entry(self) -> FileEntry:
-        """The entry of all bytes so far; call it once, at the end."""
-        if self._block_size and self._size % self._block_size:
-            self._end_block()
+        """The entry of all bytes so far."""
+        begun = self._block_size and self._size % self._block_size
+        blocks = (*self._blocks, *([self._block.hexdigest()] if begun else []))
         return FileEntry(
             size=self._size,
             blake3=self._whole.hexdigest(),
-            block_size=self._block_size if self._blocks else 0,
-            blocks=tuple(self._blocks),
+            block_size=self._block_size if blocks else 0,
+            blocks=blocks,
         )
 
 

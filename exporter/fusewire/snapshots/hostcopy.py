@@ -5,6 +5,7 @@ The copy is all that the training loop waits for. It is laid out as the file wil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import sys
@@ -17,6 +18,8 @@ import numpy as np
 
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.tree import Leaf, TreeEncoder
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CHECK_BYTES = 1 << 20
 
@@ -63,7 +66,7 @@ class HostBuffer:
     """Host memory for one state. It grows when a state is larger than all before, and never shrinks."""
 
     def __init__(self) -> None:
-        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
+        self._bytes: Bytes = np.empty(0, np.uint8)
         self._pinned = False
 
     def copy(self, state: Any) -> HostCopy:
@@ -75,8 +78,8 @@ class HostBuffer:
         """
         encoder = TreeEncoder()
         tree = encoder.encode(state)
-        # widest items first keeps every array aligned; within a width the state's own order
-        leaves = sorted(encoder.leaves, key=lambda leaf: -_width(leaf))
+        # the most demanding first keeps every array aligned without gaps; otherwise the state's own order
+        leaves = sorted(encoder.leaves, key=lambda leaf: -_alignment(leaf))
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
         size = sum(leaf.size for leaf in leaves)
         self._reserve(size, pinned=bool(devices))
@@ -110,18 +113,25 @@ class HostBuffer:
             torch: Any = sys.modules["torch"]
             self._bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         else:
-            memory = mmap.mmap(-1, max(size, 1))
-            # huge pages: fewer faults on the first copy and fewer TLB misses on every one
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            self._bytes = np.frombuffer(memory, np.uint8)
+            self._bytes = host_memory(size)
         self._pinned = pinned
 
 
-def _width(leaf: Leaf) -> int:
-    return int(leaf.source.element_size() if leaf.kind == "tensor" else leaf.source.dtype.itemsize)
+def host_memory(size: int) -> Bytes:
+    """``size`` zero bytes at the start of a page, on huge pages where the system has them (fewer page faults)."""
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)[:size]
 
 
-def _copy_leaf(leaf: Leaf, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+def _alignment(leaf: Leaf) -> int:
+    """The largest power of two that divides an item."""
+    width = int(leaf.source.element_size() if leaf.kind == "tensor" else leaf.source.dtype.itemsize)
+    return width & -width
+
+
+def _copy_leaf(leaf: Leaf, target: Bytes) -> None:
     if leaf.kind == "array":
         np.copyto(target.view(leaf.source.dtype).reshape(leaf.shape), leaf.source, casting="no")
         return

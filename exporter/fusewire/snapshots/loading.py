@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
-import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,9 +14,14 @@ import numpy as np
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.filelayer import open_beneath
 from fusewire.snapshots.hashing import CHUNK_BYTES, FileHasher
+from fusewire.snapshots.hostcopy import Bytes, host_memory
 from fusewire.snapshots.manifest import Manifest, read_manifest
 from fusewire.snapshots.tree import decode
+from fusewire.snapshots.verification import wrong_sizes
 from fusewire.snapshots.writer import STATE_ARRAYS, STATE_TREE
+
+PORTION_BYTES = 32 << 20
+"""Arrays that share one piece of memory: few page faults, and little is held by the last user of a piece."""
 
 
 def load_state(folder: Path, *, device: Any = None, rank: int = 0, verify: bool = True) -> dict[str, Any]:
@@ -36,6 +39,9 @@ def load_state(folder: Path, *, device: Any = None, rank: int = 0, verify: bool 
     folder = folder.resolve()
     manifest = read_manifest(folder)
     prefix = f"rank-{rank:05d}/" if manifest.ranks > 1 else ""
+    wrong = wrong_sizes(manifest.content(folder), manifest)
+    if wrong:
+        raise SnapshotError(f"{folder}: {'; '.join(wrong.values())}", reason="damaged")
     try:
         with _Reader(folder, manifest, prefix + STATE_TREE, verify) as reader:
             tree = json.loads(reader.rest())
@@ -65,13 +71,7 @@ class _Reader:
         self._hasher = FileHasher(0) if verify else None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fusewire-hash")
         self._hashing: list[Future[None]] = []
-        self.left = self._file.seek(0, io.SEEK_END)
-        self._file.seek(0)
-        if self.left != self._expected.size:
-            self.close()
-            raise SnapshotError(
-                f"{self._path}: {self.left} bytes, the manifest says {self._expected.size}", reason="damaged"
-            )
+        self.left = self._expected.size
 
     def __enter__(self) -> _Reader:
         return self
@@ -119,36 +119,42 @@ class _Reader:
 
 
 def _read_arrays(reader: _Reader, tree: Any, device: Any) -> dict[str, Any]:
-    """Every array by its name, each in memory of its own."""
+    """Every array by its name. Neighbours in the file share memory in portions of :data:`PORTION_BYTES`."""
     header: dict[str, Any] = json.loads(reader.take(int.from_bytes(reader.take(8), "little")))
     header.pop("__metadata__", None)
     nodes = {node["name"]: node for node in _array_nodes(tree)}
+    spans = sorted((*item["data_offsets"], name) for name, item in header.items())
+    if [start for start, _, _ in spans] != [0, *(stop for _, stop, _ in spans)][: len(spans)]:
+        raise SnapshotError(f"{STATE_ARRAYS}: arrays overlap or leave gaps", reason="damaged")
     arrays: dict[str, Any] = {}
-    end = 0
-    for name, item in sorted(header.items(), key=lambda pair: tuple(pair[1]["data_offsets"])):
-        start, stop = item["data_offsets"]
-        node = nodes[name]
-        value, memory = _allocate(node)
-        if start != end or stop - start != len(memory):
-            raise SnapshotError(f"{STATE_ARRAYS}: {name}: size does not fit the tree's", reason="damaged")
-        reader.into(memory)
-        arrays[name] = value.to(device) if device is not None and node["$"] == "tensor" else value
-        end = stop
+    while spans:
+        first = spans[0][0]
+        count = 1 + sum(stop - first <= PORTION_BYTES for _, stop, _ in spans[1:])
+        portion, spans = spans[:count], spans[count:]
+        memory = host_memory(portion[-1][1] - first)
+        reader.into(memory.data)
+        for start, stop, name in portion:
+            arrays[name] = _array(nodes[name], memory[start - first : stop - first], device)
     if reader.left:
         raise SnapshotError(f"{STATE_ARRAYS}: {reader.left} bytes belong to no array", reason="damaged")
     return arrays
 
 
-def _allocate(node: dict[str, Any]) -> tuple[Any, memoryview]:
-    """An uninitialised array for ``node`` and its bytes."""
+def _array(node: dict[str, Any], memory: Bytes, device: Any) -> Any:
+    """``memory`` as the array or tensor that ``node`` describes."""
     shape = tuple(int(n) for n in node["shape"])
-    size = math.prod(shape)
     if node["$"] == "array":
-        array = np.empty(shape, np.dtype(node["dtype"]))
-        return array, array.reshape(-1).view(np.uint8).data if size else memoryview(b"")
+        dtype = np.dtype(node["dtype"])
+        if memory.ctypes.data % dtype.alignment:
+            memory = memory.copy()
+        return memory.view(dtype).reshape(shape) if memory.size else np.empty(shape, dtype)
     torch = importlib.import_module("torch")
-    tensor = torch.empty(shape, dtype=getattr(torch, node["dtype"]))
-    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data if size else memoryview(b"")
+    kind = getattr(torch, node["dtype"])
+    if memory.size == 0:
+        return torch.empty(shape, dtype=kind, device=device)
+    if memory.ctypes.data % kind.itemsize:
+        memory = memory.copy()
+    return torch.from_numpy(memory).view(kind).reshape(shape).to(device)
 
 
 def _array_nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -111,7 +111,11 @@ def read_manifest(folder: Path) -> Manifest:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(f"{path}: no JSON ({error})", reason="damaged") from error
-    return parse_manifest(value, str(path))
+    manifest = parse_manifest(value, str(path))
+    name = folder.resolve().name
+    if parse_name(name) is not None and manifest.name != name:
+        raise SnapshotError(f"{path}: is the manifest of {manifest.name}", reason="damaged")
+    return manifest
 
 
 def parse_manifest(value: Any, where: str) -> Manifest:

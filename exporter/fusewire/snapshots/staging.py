@@ -56,6 +56,7 @@ class Staging:
         self.folder = self.snapshots / f"{STAGING_PREFIX}{draft.name}{suffix}"
         self.content = self.folder / f"rank-{rank:05d}" if self._sharded else self.folder
         self._part = self.folder / RANKS / f"{rank}.json"
+        self._claimed = self.folder / RANKS / ".complete"
 
     def open(self) -> None:
         """Step 1.
@@ -129,6 +130,7 @@ class Staging:
         with contextlib.suppress(OSError):
             if self._sharded:
                 self._files.unlink(self._part)
+                self._files.unlink(self._claimed)
             self._files.remove_tree(self.content)
 
     def _hash(self, content: Path) -> None:
@@ -189,7 +191,7 @@ class Staging:
     def _claim(self) -> bool:
         """Of two ranks that both see all parts, one completes."""
         try:
-            self._files.create(self._part.with_name(".complete")).close()
+            self._files.create(self._claimed).close()
         except (FileExistsError, FileNotFoundError):
             return False
         return True

@@ -44,7 +44,7 @@ Paths = list[Path]
 
 
 class SnapshotStore:
-    """What the supervisor does with the snapshots in ``run_dir``. Nothing is cached: every method reads the disk."""
+    """What the supervisor does with the snapshots in ``run_dir``. Nothing is cached: each method reads the disk."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SnapshotStore:
             try:
                 if path.is_symlink() or not path.is_dir():
                     raise SnapshotError(f"{path}: is no folder")
-                _checked_manifest(path)
+                read_manifest(path)
             except SnapshotError as error:
                 found.append((path.name, str(error)))
         return sorted(found)
@@ -105,7 +105,7 @@ class SnapshotStore:
             if path.name == name:
                 info = _describe(path)
                 if info is None:
-                    _checked_manifest(path)
+                    read_manifest(path)
                 else:
                     return info
         raise SnapshotError(
@@ -348,7 +348,7 @@ def _entries(folder: Path) -> list[Path]:
     numbered = folder.name == QUARANTINE
     try:
         return [p for p in folder.iterdir() if parse_name(p.name.partition(".")[0] if numbered else p.name)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -362,23 +362,11 @@ def _order(name: str) -> tuple[int, int]:
     return attempt, step
 
 
-def _checked_manifest(path: Path) -> Manifest:
-    """The manifest at ``path``.
-
-    Raises:
-        SnapshotError: it is missing or wrong, or it is another snapshot's.
-    """
-    manifest = read_manifest(path)
-    if manifest.name != path.name.partition(".")[0]:
-        raise SnapshotError(f"{path}: the manifest is that of {manifest.name}", reason="damaged")
-    return manifest
-
-
 def _describe(path: Path) -> SnapshotInfo | None:
     """The snapshot at ``path``; None: it is not complete. In quarantine, broken ones are described too."""
     manifest: Manifest | None = None
     with contextlib.suppress(SnapshotError):
-        manifest = _checked_manifest(path)
+        manifest = read_manifest(path)
     state: State = "candidate"
     why = ""
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():

@@ -55,13 +55,14 @@ def verify_files(
     """
     content = manifest.content(folder)
     problems = _unlisted(folder, content, manifest)
-    units: list[_Unit] = []
-    for path, entry in manifest.files.items():
-        problem = _wrong_size(content, path, entry)
-        if problem is None:
-            units += _units(path, entry, whole=mode == "full")
-        else:
-            problems.append(problem)
+    wrong = wrong_sizes(content, manifest)
+    problems += wrong.values()
+    units = [
+        unit
+        for path, entry in manifest.files.items()
+        if path not in wrong
+        for unit in _units(path, entry, whole=mode == "full")
+    ]
     if mode == "sampled":
         units = _sample(units, sample_bytes, rng or random.Random())
     buffer = bytearray(CHUNK_BYTES)
@@ -82,6 +83,23 @@ def verify_files(
     return Verification(ok=not problems, problems=tuple(problems), bytes_read=bytes_read)
 
 
+def wrong_sizes(content: Path, manifest: Manifest) -> dict[str, str]:
+    """Listed files that are missing, no plain files, or of another size: path → problem."""
+    problems: dict[str, str] = {}
+    for path, entry in manifest.files.items():
+        try:
+            with open_beneath(content, path) as file:
+                size = file.seek(0, 2)
+        except FileNotFoundError:
+            problems[path] = f"{path}: missing"
+        except (OSError, SnapshotError) as error:
+            problems[path] = f"{path}: cannot be read: {error}"
+        else:
+            if size != entry.size:
+                problems[path] = f"{path}: {size} bytes, the manifest says {entry.size}"
+    return problems
+
+
 def _unlisted(folder: Path, content: Path, manifest: Manifest) -> list[str]:
     """Files that a trainer could load although no hash vouches for them."""
     if content != folder:
@@ -95,17 +113,6 @@ def _unlisted(folder: Path, content: Path, manifest: Manifest) -> list[str]:
         for path in files
         if path not in manifest.files and path not in SIDECARS and not path.startswith((f"{RANKS}/", "."))
     ]
-
-
-def _wrong_size(content: Path, path: str, entry: FileEntry) -> str | None:
-    try:
-        with open_beneath(content, path) as file:
-            size = file.seek(0, 2)
-    except FileNotFoundError:
-        return f"{path}: missing"
-    except (OSError, SnapshotError) as error:
-        return f"{path}: cannot be read: {error}"
-    return None if size == entry.size else f"{path}: {size} bytes, the manifest says {entry.size}"
 
 
 def _units(path: str, entry: FileEntry, *, whole: bool) -> list[_Unit]:

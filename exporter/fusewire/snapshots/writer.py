@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
 import os
 import platform
 import sys
@@ -27,8 +26,6 @@ from fusewire.snapshots.staging import Staging
 
 STATE_TREE = "state.json"
 STATE_ARRAYS = "state.safetensors"
-
-_log = logging.getLogger(__name__)
 
 
 class SnapshotWriter:
@@ -252,15 +249,11 @@ class SnapshotWriter:
             with contextlib.suppress(OSError):
                 me = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, me, os.getpriority(os.PRIO_PROCESS, me) + self._niceness)
-            try:
-                with self._reported(staging):
-                    write()
-                    if self._finish(staging, started):
-                        afterwards()
-            except Exception as error:
-                _log.warning("snapshot not written: %s", error)
-            finally:
-                self._observer.in_flight(0)
+            with contextlib.suppress(SnapshotError), self._reported(staging):
+                write()
+                if self._finish(staging, started):
+                    afterwards()
+            self._observer.in_flight(0)
 
         self._observer.in_flight(1)
         self._thread = threading.Thread(target=work, name="fusewire-snapshot")

@@ -1,0 +1,71 @@
+"""A reader of the links never finds nothing, and never something half."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fusewire.snapshots import SnapshotStore, load_state
+from fusewire.snapshots.filelayer import FileLayer
+from fusewire.snapshots.links import swap_link
+
+from .support import write
+
+READER = """
+import pathlib, sys
+from fusewire.snapshots import load_state, read_manifest
+link = pathlib.Path(sys.argv[1])
+reads, seen = 0, set()
+print("ready", flush=True)
+import os
+os.set_blocking(0, False)
+while not (sys.stdin.buffer.raw.read() or b""):
+    folder = link.resolve(strict=True)
+    seen.add(read_manifest(folder).name)
+    load_state(folder)
+    reads += 1
+print(reads, len(seen))
+"""
+
+
+def test_a_reader_always_resolves_a_complete_snapshot(tmp_path: Path) -> None:
+    """Another process resolves, verifies and loads in a loop during 1,000 swaps and never fails."""
+    names = [write(tmp_path, step) for step in (1, 2)]
+    link = tmp_path / "active"
+    layer = FileLayer()
+    swap_link(link, tmp_path / "snapshots" / names[0], layer)
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, str(link)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdin is not None
+        assert reader.stdout.readline() == "ready\n"
+        for turn in range(1000):
+            swap_link(link, tmp_path / "snapshots" / names[(turn + 1) % 2], layer)
+        reader.stdin.write("stop")
+        reader.stdin.flush()
+        reads, seen = map(int, reader.stdout.readline().split())
+        assert reader.wait(30) == 0
+    assert reads > 10
+    assert seen == 2
+
+
+def test_a_leftover_of_a_killed_swap_is_no_obstacle(tmp_path: Path) -> None:
+    """The temporary link of a killed process gives way to the next swap."""
+    name = write(tmp_path, 1)
+    (tmp_path / f".active.{os.getpid()}").symlink_to("nowhere")
+    SnapshotStore(tmp_path).set_active(name)
+    assert (tmp_path / "active").readlink() == Path("snapshots") / name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["active", "snapshots"]
+
+
+def test_swapping_to_the_same_target_touches_nothing(tmp_path: Path) -> None:
+    """A repeated swap makes no new link."""
+    name = write(tmp_path, 1)
+    SnapshotStore(tmp_path).set_active(name)
+    before = (tmp_path / "active").lstat().st_ino
+    SnapshotStore(tmp_path).set_active(name)
+    assert (tmp_path / "active").lstat().st_ino == before
+    assert load_state(tmp_path / "active")

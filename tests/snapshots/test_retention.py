@@ -1,0 +1,176 @@
+"""What may be deleted, and what never."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore, plan_retention, snapshot_name
+
+from .support import promote, write
+
+
+def info(step: int, state: str = "promoted", *, attempt: int = 0, size: int = 10, time: float = 0) -> SnapshotInfo:
+    name = snapshot_name(step, attempt)
+    return SnapshotInfo(name=name, step=step, attempt=attempt, path=Path(name), state=state, size=size, time=time)  # type: ignore[arg-type]
+
+
+def kept(
+    infos: list[SnapshotInfo], policy: RetentionPolicy, now: float = 0, protected: tuple[str, ...] = ()
+) -> list[int]:
+    doomed = plan_retention(infos, policy, now, protected)
+    return [one.step for one in infos if one.name not in doomed]
+
+
+def test_nothing_goes_below_the_limits() -> None:
+    """Retention deletes only what a limit asks for."""
+    infos = [info(step, state) for step, state in enumerate(["promoted", "candidate", "rejected", "promoted"])]
+    assert kept(infos, RetentionPolicy()) == [0, 1, 2, 3]
+
+
+def test_the_order_in_which_things_go() -> None:
+    """Rejected ones first, overtaken candidates next, then promoted ones that no rule keeps."""
+    infos = [
+        *(info(step) for step in (10, 20, 30, 40)),
+        info(45, "candidate"),
+        info(50, "rejected"),
+        *(info(step) for step in (60, 70)),
+        info(80, "candidate"),
+    ]
+    policy = RetentionPolicy(keep_promoted=2, keep_total=6)
+    doomed = plan_retention(infos, policy, 0)
+    assert [name[5:17].lstrip("0") for name in doomed] == ["50", "45", "20"]
+
+
+def test_the_last_promoted_the_newest_and_the_active_never_go() -> None:
+    """Under the tightest limits these are left, and what is in verification too."""
+    infos = [info(1), info(2), info(3), info(4), info(5, "candidate"), info(6, "candidate"), info(7, "candidate")]
+    policy = RetentionPolicy(keep_promoted=1, keep_total=0, keep_bytes=0, keep_seconds=0)
+    protected = (snapshot_name(1, 0), snapshot_name(6, 0))
+    assert kept(infos, policy, now=1e9, protected=protected) == [1, 4, 5, 6, 7]
+
+
+def test_a_flood_of_candidates_does_not_starve_the_gate() -> None:
+    """While more candidates arrive than are kept, the oldest waiting one stays until it is judged."""
+    infos = [info(0)]
+    for step in range(1, 200):
+        infos.append(info(step, "candidate"))
+        doomed = plan_retention(infos, RetentionPolicy(keep_total=5), 0)
+        infos = [one for one in infos if one.name not in doomed]
+        assert [one.step for one in infos][:2] == [0, 1]
+        assert infos[-1].step == step
+        assert len(infos) == min(5, step + 1)
+
+
+def test_old_promoted_ones_thin_out_but_reach_back() -> None:
+    """After 2,000 promotions a handful is left, with one within each doubling of the distance."""
+    infos: list[SnapshotInfo] = []
+    policy = RetentionPolicy(keep_promoted=3, keep_total=15)
+    for step in range(100, 200_100, 100):
+        infos.append(info(step))
+        doomed = plan_retention(infos, policy, 0)
+        infos = [one for one in infos if one.name not in doomed]
+    assert len(infos) <= 15
+    steps = [one.step for one in infos]
+    assert steps[0] == 100
+    assert steps[-3:] == [199_800, 199_900, 200_000]
+    distances = sorted(200_000 - step for step in steps[:-1])
+    assert all(far <= 4 * near for near, far in itertools.pairwise(distances))
+
+
+def test_age_takes_only_what_no_rule_keeps() -> None:
+    """An old promoted snapshot that is among the newest K stays, however old; an old rejected one goes."""
+    infos = [info(1, time=0), info(2, "rejected", time=0), info(3, "rejected", time=90)]
+    assert kept(infos, RetentionPolicy(keep_seconds=50), now=100) == [1, 3]
+
+
+def test_bytes_are_a_limit_of_their_own() -> None:
+    """Deleting goes on until the bytes fit, and no further."""
+    infos = [info(step, "rejected", size=100) for step in range(10)] + [info(10, size=100)]
+    assert kept(infos, RetentionPolicy(keep_bytes=350)) == [8, 9, 10]
+
+
+def test_quarantine_has_its_own_limit() -> None:
+    """The latest of the quarantine stay, and they count against nothing else."""
+    infos = [info(1), *(info(step, "quarantined", attempt=1) for step in (5, 6, 7, 8))]
+    assert kept(infos, RetentionPolicy(keep_total=1, keep_quarantined=2)) == [1, 7, 8]
+    assert kept(infos, RetentionPolicy(keep_quarantined_bytes=15)) == [1, 8]
+
+
+def test_a_policy_that_keeps_nothing_is_refused() -> None:
+    """keep_promoted=0 would leave a run with nothing to go back to."""
+    with pytest.raises(ValueError, match="keep_promoted 0"):
+        RetentionPolicy(keep_promoted=0)
+
+
+INFOS = st.lists(
+    st.builds(
+        info,
+        st.integers(0, 50),
+        st.sampled_from(["promoted", "candidate", "rejected", "quarantined"]),
+        attempt=st.integers(0, 3),
+        size=st.integers(0, 100),
+        time=st.floats(0, 100),
+    ),
+    unique_by=lambda one: one.name,
+    max_size=25,
+).map(lambda infos: sorted(infos, key=lambda one: one.order))
+POLICIES = st.builds(
+    RetentionPolicy,
+    keep_promoted=st.integers(1, 4),
+    keep_total=st.integers(0, 12),
+    keep_seconds=st.none() | st.floats(0, 100),
+    keep_bytes=st.none() | st.integers(0, 500),
+    keep_quarantined=st.integers(0, 5),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(infos=INFOS, policy=POLICIES, picks=st.sets(st.integers(0, 24)))
+def test_whatever_the_policy_the_run_can_go_back_and_go_on(
+    infos: list[SnapshotInfo], policy: RetentionPolicy, picks: set[int]
+) -> None:
+    """The last promoted, the newest usable and every protected one stay; a second plan finds nothing more to do."""
+    protected = {infos[pick].name for pick in picks if pick < len(infos)}
+    doomed = set(plan_retention(infos, policy, 100, protected))
+    promoted = [one.name for one in infos if one.state == "promoted"]
+    usable = [one.name for one in infos if one.state in {"promoted", "candidate"}]
+    assert not doomed & {*promoted[-1:], *usable[-1:], *protected}
+    rest = [one for one in infos if one.name not in doomed]
+    assert plan_retention(rest, policy, 100, protected) == ()
+    outside = [one for one in rest if one.state != "quarantined"]
+    assert len(outside) <= max(policy.keep_total, 3 + len(protected))
+
+
+def test_the_store_deletes_what_the_plan_names(tmp_path: Path) -> None:
+    """Folders are gone, links still hold, and leftovers of earlier attempts are swept up."""
+    names = [write(tmp_path, step) for step in range(1, 7)]
+    promote(tmp_path, *names[:5])
+    store = SnapshotStore(tmp_path)
+    store.set_active(names[0])
+    for leftover in (".staging-step-000000000009-a000", ".trash-step-000000000009-a001",
+                     ".staging-step-000000000009-a001"):  # fmt: skip
+        (tmp_path / "snapshots" / leftover).mkdir()
+    policy = RetentionPolicy(keep_promoted=1, keep_total=3)
+    deleted = store.apply_retention(policy, busy=[names[1]], running_attempt=1)
+    assert set(deleted) == set(names[2:4])
+    left = sorted(path.name for path in (tmp_path / "snapshots").iterdir())
+    assert left == [".staging-step-000000000009-a001", names[0], names[1], names[4], names[5]]
+    assert store.stable() == store.get(names[4])
+    assert store.active() == store.get(names[0])
+
+
+def test_the_oldest_in_quarantine_goes_first(tmp_path: Path) -> None:
+    """Quarantine is limited by when things got there, not by their step; broken ones count."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    (tmp_path / "snapshots" / names[0] / "manifest.json").write_text("{")
+    ticks = iter([30.0, 10.0, 20.0])
+    store = SnapshotStore(tmp_path, clock=lambda: next(ticks, 40.0))
+    for name in names:
+        store.quarantine([name], reason="r", journal_entry=None)
+    assert store.apply_retention(RetentionPolicy(keep_quarantined=1)) == (names[1], names[2])
+    assert [path.name for path in (tmp_path / "quarantine").iterdir()] == [names[0]]

@@ -1,0 +1,194 @@
+"""States, links, promotion and quarantine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fusewire.errors import SnapshotError
+from fusewire.snapshots import SnapshotStore, snapshot_name
+
+from .support import promote, write
+
+
+def link(run_dir: Path, name: str) -> str | None:
+    try:
+        return (run_dir / name).readlink().as_posix()
+    except OSError:
+        return None
+
+
+def test_an_empty_run_has_nothing(tmp_path: Path) -> None:
+    """Every question has an answer before the first snapshot, and before the folder exists."""
+    store = SnapshotStore(tmp_path / "new")
+    assert (store.list(), store.candidates(), store.promoted(), store.unusable()) == ([], [], [], [])
+    assert (store.stable(), store.active(), store.newest_verified()) == (None, None, None)
+    assert store.remove_leftovers() == ()
+
+
+def test_order_is_that_of_writing(tmp_path: Path) -> None:
+    """Attempts come one after the other; within one the steps do, whatever their number of digits."""
+    names = [write(tmp_path, 900), write(tmp_path, 1000), write(tmp_path, 950, 1), write(tmp_path, 20, 10)]
+    assert [info.name for info in SnapshotStore(tmp_path).list()] == names
+
+
+def test_a_candidate_becomes_stable_by_promotion(tmp_path: Path) -> None:
+    """Promotion moves it from candidates to promoted, freezes its baselines, and swaps the relative link."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    store = SnapshotStore(tmp_path, clock=lambda: 5.0)
+    assert store.stable() is None
+    store.promote(first, by="gate", evidence={"watched": 100}, baselines={"value_loss": {"median": 1.5}})
+    assert [info.name for info in store.candidates()] == [second]
+    assert [info.name for info in store.promoted()] == [first]
+    assert store.baselines(first) == {"value_loss": {"median": 1.5}}
+    assert store.get(first).why == "by gate"
+    assert link(tmp_path, "stable_checkpoint_latest") == f"snapshots/{first}"
+    promotion = json.loads((tmp_path / "snapshots" / first / "promotion.json").read_bytes())
+    assert promotion == {
+        "by": "gate",
+        "time": 5.0,
+        "sequence": 1,
+        "evidence": {"watched": 100},
+        "baselines": {"value_loss": {"median": 1.5}},
+    }
+
+
+def test_stable_is_the_last_promoted_not_the_highest_step(tmp_path: Path) -> None:
+    """After a rollback, snapshots of lower steps are promoted and become stable like any other."""
+    high, low = write(tmp_path, 5000), write(tmp_path, 400, 1)
+    promote(tmp_path, high, low)
+    store = SnapshotStore(tmp_path)
+    assert [info.name for info in store.promoted()] == [high, low]
+    assert store.stable() == store.get(low)
+
+
+def test_promoting_twice_changes_nothing(tmp_path: Path) -> None:
+    """A repeated promotion keeps the first one's evidence and order."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    promote(tmp_path, first, second, first)
+    store = SnapshotStore(tmp_path)
+    assert [info.name for info in store.promoted()] == [first, second]
+    assert link(tmp_path, "stable_checkpoint_latest") == f"snapshots/{second}"
+
+
+def test_a_rejected_snapshot_is_no_candidate_and_not_resumed_from(tmp_path: Path) -> None:
+    """Rejection is durable and carries its reasons; a person may still promote it."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    store = SnapshotStore(tmp_path)
+    store.reject(second, ["KlSpike fired", "value_loss missing"])
+    assert store.get(second).state == "rejected"
+    assert store.get(second).why == "KlSpike fired; value_loss missing"
+    newest = store.newest_verified()
+    assert newest is not None
+    assert newest.name == first
+    store.promote(second, by="ada", evidence={})
+    assert store.get(second).state == "promoted"
+
+
+def test_a_promoted_snapshot_cannot_be_rejected(tmp_path: Path) -> None:
+    """What is stable goes by rollback, never by the gate."""
+    name = write(tmp_path, 1)
+    promote(tmp_path, name)
+    with pytest.raises(SnapshotError, match="roll back"):
+        SnapshotStore(tmp_path).reject(name, ["late"])
+    assert SnapshotStore(tmp_path).get(name).state == "promoted"
+
+
+def test_quarantine_is_for_ever(tmp_path: Path) -> None:
+    """A quarantined snapshot is in no list of usable ones, cannot be promoted, made active or rolled back to."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    promote(tmp_path, *names[:2])
+    store = SnapshotStore(tmp_path)
+    store.set_active(names[1])
+    assert store.quarantine([names[1]], reason="diverged", journal_entry=12) == (names[1],)
+    assert store.get(names[1]).state == "quarantined"
+    assert store.get(names[1]).why == "diverged"
+    assert json.loads((tmp_path / "quarantine" / names[1] / "quarantine.json").read_bytes())["journal_entry"] == 12
+    assert names[1] not in {info.name for info in (*store.candidates(), *store.promoted())}
+    assert store.active() is None
+    assert link(tmp_path, "stable_checkpoint_latest") == f"snapshots/{names[0]}"
+    for decide in (
+        lambda: store.promote(names[1], by="ada", evidence={}),
+        lambda: store.set_active(names[1]),
+        lambda: store.roll_back(names[1], reason="r", journal_entry=1),
+    ):
+        with pytest.raises(SnapshotError, match="quarantine"):
+            decide()
+
+
+def test_quarantine_may_be_repeated(tmp_path: Path) -> None:
+    """A second call answers the same and keeps the first reason."""
+    name = write(tmp_path, 1)
+    store = SnapshotStore(tmp_path)
+    assert store.quarantine([name, "nonsense", "../.."], reason="first", journal_entry=3) == (name,)
+    assert store.quarantine([name], reason="second", journal_entry=3) == (name,)
+    assert store.get(name).why == "first"
+
+
+def test_without_any_promoted_one_left_the_link_is_gone(tmp_path: Path) -> None:
+    """stable_checkpoint_latest never leads to a quarantined snapshot."""
+    name = write(tmp_path, 1)
+    promote(tmp_path, name)
+    SnapshotStore(tmp_path).quarantine([name], reason="r", journal_entry=None)
+    assert link(tmp_path, "stable_checkpoint_latest") is None
+
+
+def test_a_mark_counts_even_where_the_move_failed(tmp_path: Path) -> None:
+    """A snapshot with quarantine.json is quarantined wherever it lies."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    promote(tmp_path, second)
+    (tmp_path / "quarantine").write_text("not a folder, so nothing can be moved there")
+    store = SnapshotStore(tmp_path)
+    assert store.quarantine([second], reason="r", journal_entry=1) == (second,)
+    assert store.get(second).state == "quarantined"
+    newest = store.newest_verified()
+    assert newest is not None
+    assert newest.name == first
+    assert link(tmp_path, "stable_checkpoint_latest") is None
+
+
+def test_active_is_what_the_link_says(tmp_path: Path) -> None:
+    """set_active swaps a relative link, None removes it, and a link to nothing is no active snapshot."""
+    name = write(tmp_path, 1)
+    store = SnapshotStore(tmp_path)
+    store.set_active(name)
+    assert store.active() == store.get(name)
+    assert link(tmp_path, "active") == f"snapshots/{name}"
+    moved = tmp_path.rename(tmp_path.with_name(tmp_path.name + "-moved"))
+    assert SnapshotStore(moved).active() == SnapshotStore(moved).get(name)
+    SnapshotStore(moved).set_active(None)
+    SnapshotStore(moved).set_active(None)
+    assert link(moved, "active") is None
+    (moved / "active").symlink_to("snapshots/step-000000000099-a000")
+    assert SnapshotStore(moved).active() is None
+
+
+def test_an_unknown_name_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    """Every decision about a snapshot that does not exist is refused."""
+    store = SnapshotStore(tmp_path)
+    for decide in (store.get, store.set_active, store.baselines, store.manifest):
+        with pytest.raises(SnapshotError, match="no such snapshot"):
+            decide(snapshot_name(1, 0))
+    with pytest.raises(SnapshotError, match="no such snapshot"):
+        store.promote("active", by="ada", evidence={})
+
+
+def test_newest_verified_leaves_out_what_it_is_told_to(tmp_path: Path) -> None:
+    """An excluded snapshot is passed over without being touched."""
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    store = SnapshotStore(tmp_path)
+    newest = store.newest_verified(excluding={second})
+    assert newest is not None
+    assert newest.name == first
+    assert store.get(second).state == "candidate"
+
+
+def test_copies_that_a_person_made_are_ignored(tmp_path: Path) -> None:
+    """A folder with more than a snapshot's name is nobody's business."""
+    name = write(tmp_path, 1)
+    (tmp_path / "snapshots" / name).rename(tmp_path / "snapshots" / f"{name}.bak")
+    (tmp_path / "snapshots" / "notes").mkdir()
+    assert SnapshotStore(tmp_path).list() == []
+    assert SnapshotStore(tmp_path).unusable() == []

@@ -1,0 +1,169 @@
+"""Writing: nothing has a snapshot's name before it is complete, and the training loop is never surprised."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusewire.errors import SnapshotError
+from fusewire.snapshots import FileLayer, SnapshotStore, read_manifest
+
+from .support import Recorder, small_state, writer
+
+
+def names(run_dir: Path) -> list[str]:
+    return [info.name for info in SnapshotStore(run_dir).list()]
+
+
+def test_a_folder_becomes_a_snapshot_when_its_block_ends(tmp_path: Path) -> None:
+    """Files and subfolders that the user wrote are hashed and lie under the snapshot's name."""
+    observer = Recorder()
+    with writer(tmp_path, observer=observer).folder(7, replay_watermark={"row": 12}, extra={"note": "x"}) as folder:
+        (folder / "state.bin").write_bytes(b"weights")
+        (folder / "tokenizer" / "deep").mkdir(parents=True)
+        (folder / "tokenizer" / "deep" / ".hidden").write_text("v")
+        assert names(tmp_path) == []
+    info = SnapshotStore(tmp_path).get("step-000000000007-a000")
+    manifest = read_manifest(info.path)
+    assert {path: entry.size for path, entry in manifest.files.items()} == {
+        "state.bin": 7,
+        "tokenizer/deep/.hidden": 1,
+    }
+    assert manifest.replay_watermark == {"row": 12}
+    assert manifest.extra == {"note": "x"}
+    assert SnapshotStore(tmp_path).verify(info.name).ok
+    assert observer.steps == [7]
+    assert observer.sizes == [8]
+    assert len(observer.stalls) == 1
+    assert observer.flights == [1, 0]
+
+
+def test_an_exception_in_the_block_leaves_nothing(tmp_path: Path) -> None:
+    """The user's own exception goes on, the half-written folder is gone, and the failure is reported."""
+    observer = Recorder()
+    one = writer(tmp_path, observer=observer)
+    with pytest.raises(NotADirectoryError), one.folder(1) as folder:
+        (folder / "half").write_bytes(b"x") and (folder / "half" / "inner").mkdir()
+    assert list((tmp_path / "snapshots").iterdir()) == []
+    assert observer.reasons == ["body"]
+    with one.folder(1) as folder:
+        (folder / "whole").write_bytes(b"x")
+    assert names(tmp_path) == ["step-000000000001-a000"]
+
+
+def test_the_manifest_tells_where_the_snapshot_comes_from(tmp_path: Path) -> None:
+    """Step, attempt, run, scale, lineage, versions, and as parent the snapshot before."""
+    peaks = iter([{"return_peak": 100.0}, {"return_peak": 120.0}])
+    one = writer(
+        tmp_path, 2, lr_scale=0.5, parent="step-000000000400-a001", lineage=lambda: next(peaks), clock=lambda: 99.0
+    )
+    one.save(500, small_state())
+    one.wait()
+    one.save(600, small_state())
+    one.close()
+    first, second = (read_manifest(info.path) for info in SnapshotStore(tmp_path).list())
+    assert (first.step, first.attempt, first.run, first.lr_scale, first.time) == (500, 2, "cartpole", 0.5, 99.0)
+    assert first.parent == "step-000000000400-a001"
+    assert first.lineage == {"return_peak": 100.0}
+    assert {"python", "fusewire"} <= set(first.versions)
+    assert second.parent == first.name
+    assert second.lineage == {"return_peak": 120.0}
+
+
+def test_a_failed_snapshot_is_nobodys_parent(tmp_path: Path) -> None:
+    """The parent is the last snapshot that exists."""
+    one = writer(tmp_path)
+    one.save(1, small_state())
+    one.wait()
+    one.save(2, {"w": np.array([np.nan])})
+    one.wait()
+    one.save(3, small_state())
+    one.close()
+    assert read_manifest(SnapshotStore(tmp_path).list()[-1].path).parent == "step-000000000001-a000"
+
+
+class Gate:
+    """A hook that lets the first write wait for the test."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, effect: str, path: Path) -> None:
+        if effect == "write" and not self.entered.is_set():
+            self.entered.set()
+            assert self.go_on.wait(30)
+
+
+def test_one_in_flight_and_the_next_is_skipped_visibly(tmp_path: Path) -> None:
+    """While a snapshot is being written a second one is skipped, reported, and disturbs nothing."""
+    gate, observer = Gate(), Recorder()
+    one = writer(tmp_path, observer=observer, files=FileLayer(gate))
+    assert one.save(1, small_state(1))
+    assert gate.entered.wait(30)
+    assert one.wait(0) is False
+    assert one.save(2, small_state(2)) is False
+    assert one.adopt(3, tmp_path) is False
+    assert observer.reasons == ["in_flight", "in_flight"]
+    gate.go_on.set()
+    assert one.wait()
+    assert one.save(4, small_state(4))
+    one.close()
+    assert names(tmp_path) == ["step-000000000001-a000", "step-000000000004-a000"]
+    assert all(SnapshotStore(tmp_path).verify(name).ok for name in names(tmp_path))
+    assert observer.flights == [1, 0, 1, 0]
+
+
+def test_a_folder_waits_for_the_one_in_flight(tmp_path: Path) -> None:
+    """The folder form cannot be skipped, so it waits, and the wait counts as a stall."""
+    gate, observer = Gate(), Recorder()
+    one = writer(tmp_path, observer=observer, files=FileLayer(gate))
+    one.save(1, small_state())
+    assert gate.entered.wait(30)
+    timer = threading.Timer(0.2, gate.go_on.set)
+    timer.start()
+    with one.folder(2) as folder:
+        assert names(tmp_path) == ["step-000000000001-a000"]
+        (folder / "x").write_bytes(b"1")
+    timer.join()
+    assert observer.stalls[-1] > 0.1
+    assert observer.steps == [1, 2]
+
+
+def test_a_name_is_used_once(tmp_path: Path) -> None:
+    """A step that exists already, in quarantine too, is refused and stays as it was."""
+    observer = Recorder()
+    one = writer(tmp_path, observer=observer)
+    one.save(1, small_state())
+    one.wait()
+    with pytest.raises(SnapshotError, match="exists already"), one.folder(1):
+        pytest.fail("the block must not run")
+    SnapshotStore(tmp_path).quarantine(names(tmp_path), reason="r", journal_entry=1)
+    one.save(1, small_state())
+    one.close()
+    assert observer.reasons == ["exists", "exists"]
+    assert [info.state for info in SnapshotStore(tmp_path).list()] == ["quarantined"]
+    assert SnapshotStore(tmp_path).verify("step-000000000001-a000").ok
+
+
+def test_leftovers_of_earlier_attempts_are_cleaned_by_the_next(tmp_path: Path) -> None:
+    """What a killed attempt left half-written is gone once the next attempt writes; later ones' stay."""
+    for attempt in (0, 1, 2):
+        (tmp_path / f"snapshots/.staging-step-000000000009-a{attempt:03d}").mkdir(parents=True)
+    one = writer(tmp_path, 1)
+    one.save(10, small_state())
+    one.close()
+    left = sorted(path.name for path in (tmp_path / "snapshots").iterdir())
+    assert left == [".staging-step-000000000009-a002", "step-000000000010-a001"]
+
+
+def test_links_in_a_snapshot_are_refused(tmp_path: Path) -> None:
+    """A symlink that the user put into the folder is an error that names it, and no snapshot."""
+    one = writer(tmp_path, observer=(observer := Recorder()))
+    with pytest.raises(SnapshotError, match=r"weights.*no links"), one.folder(1) as folder:
+        (folder / "weights").symlink_to("/etc/hostname")
+    assert observer.reasons == ["state"]
+    assert list((tmp_path / "snapshots").iterdir()) == []
