@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
 import fusewire
 from fusewire import AttemptParameters, Run
@@ -32,9 +33,10 @@ def attach(tmp_path: Path) -> Iterator[Attach]:
     """Attach attempts of one run; each is closed in the end."""
     runs: list[Run] = []
 
-    def attach_one(**parameters: Any) -> Run:
+    def attach_one(registry: CollectorRegistry | None = None, **parameters: Any) -> Run:
         given = {"run_dir": str(tmp_path), "snapshot_every_steps": 4, "seed": 5} | parameters
-        run = fusewire.attach(environ=AttemptParameters(**given).environment(), handle_signals=False)
+        environment = AttemptParameters(**given).environment()
+        run = fusewire.attach(environ=environment, registry=registry, handle_signals=False)
         runs.append(run)
         return run
 
@@ -144,9 +146,8 @@ def test_a_spike_is_over_after_its_updates(attach: Attach) -> None:
 
 def test_every_signal_of_the_catalogue_that_ppo_has(attach: Attach) -> None:
     """They are all scraped, with the evaluation's return from the first evaluation on."""
-    run = attach()
-    train(config(evaluate_every=4, evaluation_episodes=1), run, Faults())
-    values = run.registry
+    values = CollectorRegistry()
+    train(config(evaluate_every=4, evaluation_episodes=1), attach(registry=values), Faults())
     for name in (
         "approx_kl", "policy_entropy", "value_loss", "policy_loss", "episode_return", "episode_length",
         "evaluation_return", "grad_norm", "learning_rate", "clip_fraction", "explained_variance", "advantage_std",
