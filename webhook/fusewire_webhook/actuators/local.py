@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ from fusewire_webhook.actuators.attempt_files import (
 )
 from fusewire_webhook.actuators.gpu import GpuMemory, NvmlGpuMemory, bounded
 from fusewire_webhook.actuators.keeper import ENVIRONMENT_MARK
-from fusewire_webhook.actuators.pidfd import Reaper, until_ended
+from fusewire_webhook.actuators.pidfd import Reaper, first_of, until_ended
 from fusewire_webhook.actuators.spawn import spawn_keeper
 from fusewire_webhook.actuators.tree import Process, ProcessId, ProcessTable, descendants
 from fusewire_webhook.errors import ActuatorError
@@ -35,6 +36,14 @@ EXIT_FILE_SECONDS = 5.0
 """How long a keeper may take from the end of the root process to the exit file on the disk."""
 ELSEWHERE_SECONDS = 1.0
 """Between two looks at an attempt that runs in another PID namespace, where no pidfd reaches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopping:
+    """The stops of one attempt, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    grace_over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LocalActuator:
@@ -64,7 +73,7 @@ class LocalActuator:
         self._gpu_release_seconds = gpu_release_seconds
         self._gpu_poll_seconds = gpu_poll_seconds
         self._start_seconds = start_seconds
-        self._stopping: dict[Path, asyncio.Lock] = {}
+        self._stopping: dict[Path, _Stopping] = {}
         self._reaper = Reaper()
 
     async def start(self, launch: Launch) -> Handle:
@@ -117,17 +126,22 @@ class LocalActuator:
     async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
         """End the whole tree, as docs/architecture.md §5 says; takes at most grace + 2 × kill + GPU seconds.
 
-        A second call waits for the first. ``confirmed=False`` names what is left.
+        Calls at the same time are one stop, with the shortest grace of all. ``confirmed=False`` names what is left.
         """
         kept = KeptAttempt.from_handle(handle)
-        async with self._stopping.setdefault(kept.folder, asyncio.Lock()):
-            return await self._stop(kept, grace_seconds)
+        stopping = self._stopping.setdefault(kept.folder, _Stopping())
+        timer = asyncio.get_running_loop().call_later(grace_seconds, stopping.grace_over.set)
+        try:
+            async with stopping.lock:
+                return await self._stop(kept, stopping.grace_over)
+        finally:
+            timer.cancel()
 
     async def close(self) -> None:
         """Let go of resources; attempts run on."""
         self._reaper.close()
 
-    async def _stop(self, kept: KeptAttempt, grace_seconds: float) -> Gone:
+    async def _stop(self, kept: KeptAttempt, grace_over: asyncio.Event) -> Gone:
         where = await asyncio.to_thread(self._whereabouts, kept)
         if where == "elsewhere":
             return Gone(
@@ -147,7 +161,7 @@ class LocalActuator:
         pids = {kept.root.pid, *(process.id.pid for process in tree)}
         before = asyncio.create_task(self._gpu_holders(set(pids)))
         if root_runs:
-            await until_ended(self._table, [kept.root], grace_seconds)
+            await first_of(until_ended(self._table, [kept.root]), grace_over.wait())
             tree = await asyncio.to_thread(self._members, kept)
         # 2. SIGTERM to what is left of the tree
         if tree:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from fusewire_webhook.actuators.tree import ProcessId, ProcessTable
 
@@ -38,6 +39,17 @@ async def readable(fd: int) -> None:
         await event.wait()
     finally:
         loop.remove_reader(fd)
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return once one of these waits has ended; the others are cancelled."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Reaper:
