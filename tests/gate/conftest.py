@@ -26,6 +26,7 @@ from fusewire_webhook.stack import Stack, start_stack
 from fusewire_webhook.state import RunState, Snapshot
 from fusewire_webhook.view import RunView, view_of
 
+ROOT = Path(__file__).parents[2]
 RUN = "cartpole"
 INTERVAL = 0.1
 """Seconds between scrapes and between evaluations."""

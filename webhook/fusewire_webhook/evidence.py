@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 FATAL_SIGNALS = ("approx_kl", "reference_kl", "policy_entropy", "value_loss", "policy_loss")
 """A single non-finite report of one of these is a divergence; others are NaN in healthy runs too."""
-GRADIENT_STREAK = 3
+GRADIENT_STREAK = 5
 """Non-finite gradient norms in a row that are no loss scaler at work any more."""
 LAST_VALUES = "last-values.json"
 SEEN_SECONDS = 3600.0
