@@ -256,12 +256,11 @@ class SnapshotStore:
             last = info.order
         # 1. nothing of a killed writer stays
         self.remove_leftovers()
-        # 2. what came later is out
-        later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
-        moved = self.quarantine(later, reason=reason, journal_entry=journal_entry)
-        # 3. the next attempt gets the target
+        # 2. the next attempt gets the target: never a link to something that is on its way out
         self.set_active(target)
-        return moved
+        # 3. what came later is out
+        later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
+        return self.quarantine(later, reason=reason, journal_entry=journal_entry)
 
     def apply_retention(
         self, policy: RetentionPolicy, *, busy: Collection[str] = (), running_attempt: int | None = None
