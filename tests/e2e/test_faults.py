@@ -1,0 +1,210 @@
+"""One whole guarded run per fault, on real Prometheus, Alertmanager and processes, through ``fusewire run``.
+
+The machinery is the demonstration's; the environment, the network and the intervals are smaller. Each run must end
+as its scenario says, and afterwards journal, links, metrics and processes must agree with each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from fusewire.snapshots.layout import ACTIVE_LINK, QUARANTINE, SNAPSHOTS, STABLE_LINK
+from fusewire_webhook import events as ev
+from fusewire_webhook.demo.driver import Watcher
+from fusewire_webhook.demo.guarded import GuardedRun
+from fusewire_webhook.demo.incidents import Failure, failures
+from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, Scenario, config
+from fusewire_webhook.prometheus import matchers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.stack, pytest.mark.timeout(240)]
+
+FAST = Pace(
+    scrape_seconds=0.25,
+    window_seconds=1.0,
+    trainer=(
+        "--envs", "4", "--steps", "128", "--minibatches", "4", "--hidden", "16", "--pace-seconds", "0.1",
+        "--updates", "100000",
+    ),
+    strikes="promoted",
+    snapshot_every=10,
+    watch_steps=10,
+    settle_seconds=2.0,
+)  # fmt: skip
+
+LEARNT = dataclasses.replace(FAST, strikes="promoted:30")
+"""For faults that show in the return only: the policy must have something to lose."""
+
+
+async def watch(guarded: GuardedRun, scenario: Scenario, *, seconds: float = 200.0) -> list[Failure]:
+    """Return once all that the scenario promises has happened."""
+    watcher = Watcher(guarded, scenario, target=None)
+    deadline = time.monotonic() + seconds
+    answer = None
+    while answer is None and time.monotonic() < deadline:
+        answer = await watcher.look()
+        await asyncio.sleep(0.1)
+    assert answer, f"{watcher.words()}; {guarded.last_words()}"
+    return await watcher.observer.failures()
+
+
+async def metrics_agree(guarded: GuardedRun) -> None:
+    """What Prometheus scraped from the webhook is what the journal says, as soon as it has been scraped again."""
+
+    def trips(failure_class: str) -> str:
+        return f"fusewire_trips_total{matchers(run=guarded.run, failure_class=failure_class)}"
+
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        guarded.refresh()
+        state = guarded.state
+        promoted = [entry.event for entry in guarded.entries if isinstance(entry.event, ev.SnapshotPromoted)]
+        expected = {
+            f"fusewire_run_state{matchers(run=guarded.run, state=state.phase)}": 1.0,
+            f"fusewire_attempt{matchers(run=guarded.run)}": float(state.attempt),
+            f"fusewire_lr_scale_asked{matchers(run=guarded.run)}": state.lr_scale,
+            f"fusewire_snapshot_promoted_step{matchers(run=guarded.run)}": float(promoted[-1].step),
+            f'fusewire_trips_total{{run="{guarded.run}",failure_class="divergence"}}': float(
+                state.trips_divergence
+            ),
+            f'fusewire_trips_total{{run="{guarded.run}",failure_class="infrastructure"}}': float(
+                state.trips_infrastructure
+            ),
+        }
+        seen = {name: [sample.value for sample in await guarded.query(name)] for name in expected}
+        if seen == {name: [value] for name, value in expected.items()}:
+            return
+        await asyncio.sleep(0.1)
+    assert seen == {name: [value] for name, value in expected.items()}
+
+
+def files_agree(guarded: GuardedRun) -> None:
+    """Links and quarantine are what the journal's last entries say, and nobody of the run lives."""
+    guarded.refresh()
+    events = [entry.event for entry in guarded.entries]
+    run_dir, state = guarded.run_dir, guarded.state
+    promoted = state.promoted[-1].name if state.promoted else None
+    stable, active = run_dir / STABLE_LINK, run_dir / ACTIVE_LINK
+    assert (stable.readlink().name if stable.is_symlink() else None) == promoted
+    assert (active.readlink().name if active.is_symlink() else None) == state.active
+    aside = {name for event in events if isinstance(event, ev.RolledBack) for name in event.quarantined}
+    assert aside == {path.name for path in (run_dir / QUARANTINE).glob("step-*")}
+    assert not aside & {path.name for path in (run_dir / SNAPSHOTS).glob("step-*")}
+    assert guarded.processes() == {}
+
+
+async def recover(folder: Path, name: str, pace: Pace = FAST) -> Failure:
+    """A run that is tripped or dies once, comes back, and ends its incident; returns the failure."""
+    scenario = SCENARIOS[name]
+    async with GuardedRun(folder, config(scenario, pace)) as guarded:
+        found = await watch(guarded, scenario)
+        await metrics_agree(guarded)
+        assert await guarded.interrupt() == 130
+    files_agree(guarded)
+    assert guarded.state.phase == "closed"
+    assert guarded.state.shut_down
+    failure = found[0]
+    assert failure.failure_class == scenario.failure_class
+    resumed = next(
+        entry.event for entry in guarded.entries
+        if isinstance(entry.event, ev.AttemptStarted) and entry.event.attempt == failure.attempt + 1
+    )  # fmt: skip
+    assert resumed.resume_from is not None
+    assert resumed.lr_scale == (0.5 if scenario.failure_class == "divergence" else 1.0)
+    return failure
+
+
+async def test_lr_spike(tmp_path: Path) -> None:
+    """A spike of the learning rate is tripped by an alert; SIGTERM is enough."""
+    failure = await recover(tmp_path, "lr-spike")
+    assert failure.alert is not None
+    assert failure.killed == 0
+    order = (
+        failure.strike,
+        failure.violation,
+        failure.alert,
+        failure.exited,
+        failure.rolled_back,
+        failure.first_step,
+    )
+    assert list(order) == sorted(moment for moment in order if moment is not None)
+    assert failure.steps_lost is not None
+    assert failure.steps_lost > 0
+
+
+async def test_nan_gradient(tmp_path: Path) -> None:
+    """A trainer that dies of its NaN counts as a divergence, whether the alert or the exit came first."""
+    await recover(tmp_path, "nan-gradient")
+
+
+async def test_entropy_collapse(tmp_path: Path) -> None:
+    """A policy that stops exploring is tripped by its entropy."""
+    assert (await recover(tmp_path, "entropy-collapse")).cause == "EntropyCollapse"
+
+
+async def test_critic_explosion(tmp_path: Path) -> None:
+    """A critic that is left behind is tripped by its loss or its gradients."""
+    failure = await recover(tmp_path, "critic-explosion")
+    assert failure.cause in {"ValueLossExplosion", "GradNormExplosion"}
+
+
+async def test_reward_collapse(tmp_path: Path) -> None:
+    """A policy that unlearns is tripped by its return."""
+    assert (await recover(tmp_path, "reward-collapse", LEARNT)).cause == "ReturnCollapse"
+
+
+async def test_hang(tmp_path: Path) -> None:
+    """A hung trainer is tripped as infrastructure and needs SIGKILL; nothing is put into quarantine."""
+    failure = await recover(tmp_path, "hang", dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0))
+    assert failure.cause == "TrainerStalled"
+    assert failure.killed == 1
+
+
+async def test_crash(tmp_path: Path) -> None:
+    """A killed process is restarted as infrastructure, without any alert."""
+    failure = await recover(tmp_path, "crash")
+    assert failure.cause == "exit code 137"
+    assert failure.alert is None
+
+
+async def test_ignored_sigterm(tmp_path: Path) -> None:
+    """A trainer that ignores SIGTERM is killed after its grace, and the run goes on."""
+    pace = dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0)
+    assert (await recover(tmp_path, "ignore-sigterm", pace)).killed == 1
+
+
+async def test_grandchildren(tmp_path: Path) -> None:
+    """Processes that left the trainer's session and ignore SIGTERM are gone before the next attempt starts."""
+    pace = dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0)
+    failure = await recover(tmp_path, "grandchildren", pace)
+    assert failure.killed == 3
+    assert failure.stopped is not None
+    assert failure.next_started is not None
+    assert failure.stopped <= failure.next_started
+
+
+async def test_memory_leak_is_told_and_nothing_is_stopped(tmp_path: Path) -> None:
+    """People hear of a leak; the attempt goes on."""
+    scenario = SCENARIOS["memory-leak"]
+    async with GuardedRun(tmp_path, config(scenario, FAST)) as guarded:
+        assert await watch(guarded, scenario) == []
+        await metrics_agree(guarded)
+        assert (guarded.state.phase, guarded.state.attempt) == ("closed", 0)
+        assert await guarded.interrupt() == 130
+    files_agree(guarded)
+
+
+async def test_a_persistent_fault_ends_locked(tmp_path: Path) -> None:
+    """When restarting does not help the run is locked, its processes are gone, and the exit code says so."""
+    scenario = SCENARIOS["lr-spike-forever"]
+    async with GuardedRun(tmp_path, config(scenario, FAST)) as guarded:
+        await watch(guarded, scenario)
+        assert guarded.exit_code == 3
+    files_agree(guarded)
+    assert guarded.state.phase == "locked"
+    assert len([failure for failure in failures(guarded.entries) if failure.alert]) == 3
+    assert "LOCKED" in guarded.last_words().upper()
