@@ -7,8 +7,8 @@ PY := .venv/bin/python
 setup: ## virtual environment, locked dependencies, Prometheus and Alertmanager
 	@scripts/setup.sh
 
-demo: setup ## a PPO run diverges, is stopped, rolled back, restarted, and recovers
-	@$(PY) -m fusewire_trainer.demo $(if $(FAULT),--fault $(FAULT))
+demo: setup ## a PPO run diverges, is stopped, rolled back, restarted, and recovers; FAULT=… shows others
+	@$(PY) -m fusewire_webhook demo $(if $(FAULT),--fault $(FAULT))
 
 test: setup ## all tests
 	@$(PY) -m pytest $(ARGS)
