@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusewire_webhook.errors import PrometheusError
@@ -15,7 +15,7 @@ from fusewire_webhook.evidence import PrometheusEvidence, nonfinite_in, read_las
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
+    max_leaves=3,
 )
 
 
@@ -41,6 +41,7 @@ def test_last_values_tell_a_divergence(values: dict[str, Any], reasons: list[str
     assert list(nonfinite_in(values)) == reasons
 
 
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(["step", "values", "nonfinite"]), JSON | st.dictionaries(st.text(), JSON)))
 def test_any_file_is_read_without_raising(values: dict[str, Any]) -> None:
     """Whatever JSON a dying trainer left, it is judged and not raised over."""

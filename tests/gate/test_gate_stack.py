@@ -62,26 +62,6 @@ async def watched_snapshot(lab: Lab, promoter: Promoter) -> str:
     return name
 
 
-async def test_clean_snapshot_is_promoted_with_evidence_and_baselines(start_lab: Start) -> None:
-    """A snapshot that M steps and T seconds of clean, complete watching follow is promoted, with its baselines."""
-    lab = await start_lab(rule_file(TRIP_RULE))
-    answers: list[str] = []
-    promoter = lab.promoter(on_verdict=lambda _, answer: answers.append(answer))
-    name = lab.snapshot()
-    await promoter.round()
-    assert "steps: " in reasons(promoter)
-    await lab.train(T + 1.5, promoter=promoter)
-    ((run, promoted, evidence, baselines),) = lab.engine.promotions
-    assert (run, promoted, promoter.latest(RUN)) == (RUN, name, [])
-    assert evidence["scrapes"] >= 0.9 * evidence["scrapes_expected"]
-    assert evidence["signals"] == ["approx_kl", "value_loss"]
-    assert baselines["value_loss"] == {"median": 1.0, "min": 1.0, "max": 1.0}
-    assert answers == ["inconclusive", "pass"]
-    await promoter.flush()
-    assert sum(event.watched for event in lab.engine.of(StepsWatched)) > 0
-    assert [event.name for event in lab.engine.of(SnapshotSeen)] == [name]
-
-
 async def test_outage_of_prometheus_hides_nothing(start_lab: Start) -> None:
     """Prometheus is away for 8 s with a violation inside: the average of ``up`` is 1, and nothing is promoted.
 
@@ -138,15 +118,15 @@ async def test_signal_that_stops_being_reported_blocks(start_lab: Start) -> None
 async def test_edited_rules_block_and_a_reload_starts_the_clock_again(start_lab: Start) -> None:
     """A trip rule that was edited after the snapshot judges nothing; put back, the clock begins anew."""
     lab = await start_lab(rule_file(TRIP_RULE))
-    promoter = lab.promoter(watch_seconds=2.0)
+    promoter = lab.promoter(watch_seconds=1.5)
     name = await watched_snapshot(lab, promoter)
     await lab.reload(rule_file(TRIP_RULE.replace("> 0.5", "> 1e9")))
-    await lab.train(2.5, promoter=promoter)
+    await lab.train(1.8, promoter=promoter)
     assert "rules: the trip rules were changed after the snapshot" in reasons(promoter)
     await lab.reload(rule_file(TRIP_RULE))
-    await lab.train(1.2, promoter=promoter)
+    await lab.train(0.6, promoter=promoter)
     assert kinds(promoter) == {"time"}
-    await lab.train(2.0, promoter=promoter)
+    await lab.train(1.8, promoter=promoter)
     assert [promotion[1] for promotion in lab.engine.promotions] == [name]
 
 
@@ -170,10 +150,13 @@ async def test_fast_steps_do_not_replace_time_and_a_lost_attempt_label_rejects(s
     assert (promoter.latest(RUN), lab.engine.promotions) == ([], [])
 
 
-async def test_pending_alert_that_clears_starts_the_clock_again(start_lab: Start) -> None:
-    """A pending alert does not reject: once it has cleared, T clean seconds promote."""
+async def test_cleared_pending_alert_starts_the_clock_again_and_clean_watching_promotes(
+    start_lab: Start,
+) -> None:
+    """A pending alert does not reject: once it cleared, T clean seconds promote, with evidence and baselines."""
     lab = await start_lab(rule_file(TRIP_RULE, PATIENT_RULE))
-    promoter = lab.promoter()
+    answers: list[str] = []
+    promoter = lab.promoter(on_verdict=lambda _, answer: answers.append(answer))
     lab.exporter.signals["policy_entropy"] = 0.5
     name = await watched_snapshot(lab, promoter)
     await lab.train(1.0, promoter=promoter)
@@ -183,5 +166,13 @@ async def test_pending_alert_that_clears_starts_the_clock_again(start_lab: Start
     await lab.train(T + 0.8, promoter=promoter)
     assert reasons(promoter).startswith("pending: EntropyCollapse")
     await lab.train(2.0, promoter=promoter)
-    assert [promotion[1] for promotion in lab.engine.promotions] == [name]
     assert lab.engine.of(SnapshotRejected) == []
+    ((run, promoted, evidence, baselines),) = lab.engine.promotions
+    assert (run, promoted, promoter.latest(RUN)) == (RUN, name, [])
+    assert evidence["scrapes"] >= 0.9 * evidence["scrapes_expected"]
+    assert evidence["signals"] == ["approx_kl", "policy_entropy", "value_loss"]
+    assert baselines["policy_entropy"] == {"median": 0.5, "min": 0.001, "max": 0.5}
+    assert answers == ["inconclusive", "pass"]
+    await promoter.flush()
+    assert sum(event.watched for event in lab.engine.of(StepsWatched)) > 0
+    assert [event.name for event in lab.engine.of(SnapshotSeen)] == [name]

@@ -1,0 +1,159 @@
+"""Evidence, reconciliation, silences and the dead man's switch on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.events import AlertReported, Command
+from fusewire_webhook.evidence import PrometheusEvidence
+from fusewire_webhook.reconcile import Reconciler
+from fusewire_webhook.silences import SilenceWatch
+
+from .conftest import INTERVAL, RUN, TRIP_RULE, WATCHDOG_RULE, Lab, Start, rule_file
+
+pytestmark = pytest.mark.stack
+
+PENDING_RULE = """
+      - alert: ValueLossExplosion
+        expr: rl_value_loss > 50
+        for: 1m
+        labels: {action: trip, class: divergence}
+"""
+STALL_RULE = """
+      - alert: TrainerStalled
+        expr: rl_seconds_since_step > 5
+        labels: {action: trip, class: infrastructure}
+"""
+
+
+async def silence(lab: Lab) -> str:
+    """Silence all trip alerts of the run; the silence's id."""
+    now = datetime.now(UTC)
+    body = {
+        "matchers": [{"name": "run", "value": RUN, "isRegex": False, "isEqual": True}],
+        "startsAt": (now - timedelta(minutes=1)).isoformat(),
+        "endsAt": (now + timedelta(hours=1)).isoformat(),
+        "createdBy": "ada",
+        "comment": "moving racks",
+    }
+    async with lab.session.post(f"{lab.stack.alertmanager_url}/api/v2/silences", json=body) as answer:
+        return str((await answer.json())["silenceID"])
+
+
+async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: Start) -> None:
+    """Undelivered alerts are acted on while they fire and recorded when they are over; silences pause."""
+    lab = await start_lab(rule_file(TRIP_RULE, PENDING_RULE, STALL_RULE, WATCHDOG_RULE))
+    engine, prometheus = lab.engine, lab.prometheus
+    evidence = PrometheusEvidence(prometheus, runs_dir=lab.runs_dir, scrape_interval=INTERVAL, pending_seconds=1.5)
+    found: list[str] = []
+    reconciler = Reconciler(engine, prometheus=prometheus, confirm=0.2, on_found=found.append)
+
+    # a healthy attempt: nothing to find, and its end is a matter of infrastructure
+    lab.exporter.extra = "rl_seconds_since_step 9"
+    await lab.train(1.0)
+    lab.exporter.extra = "rl_seconds_since_step 0"
+    name = lab.snapshot()
+    await lab.train(1.0)
+    exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
+    assert (exit_evidence.failure_class, exit_evidence.reasons) == ("infrastructure", ())
+    assert exit_evidence.step is not None
+    assert abs(exit_evidence.step - lab.exporter.step) < 50
+    assert await evidence.unclean_since(RUN, 0, name) == ()
+
+    # a stall that is over: recorded, never acted on
+    assert await reconciler.look() == 1
+    (over,) = engine.of(AlertReported)
+    assert (over.alertname, over.status, over.failure_class) == ("TrainerStalled", "resolved", "infrastructure")
+
+    # a pending alert makes the exit a divergence
+    lab.exporter.signals["value_loss"] = 99.0
+    await lab.train(0.5)
+    exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
+    assert exit_evidence.failure_class == "divergence"
+    assert exit_evidence.reasons == ("ValueLossExplosion was pending",)
+    assert await evidence.unclean_since(RUN, 0, name) == ("ValueLossExplosion was pending",)
+
+    # a NaN makes it one too
+    lab.exporter.signals["value_loss"] = float("nan")
+    await lab.train(2.0)
+    exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
+    assert exit_evidence.reasons == ("value_loss was not finite",)
+
+    # an alert that fires undelivered is reported once, with its annotations
+    lab.exporter.signals["approx_kl"] = 0.75
+    await lab.train(0.5)
+    assert await reconciler.look() == 1
+    assert await reconciler.look() == 0
+    trip = engine.of(AlertReported)[1]
+    assert (trip.alertname, trip.status, trip.attempt, trip.source) == ("KLSpike", "firing", 0, "reconcile")
+    assert (trip.summary, trip.labels["severity"]) == (f"{RUN}: KL 0.75", "critical")
+    assert found == [RUN, RUN]
+
+    # a delivered one is left alone
+    attentive = Reconciler(engine, prometheus=prometheus, confirm=0.0)
+    for event in engine.of(AlertReported):
+        attentive.stored(RUN, event)
+    assert await attentive.look() == 0
+
+    # a silence pauses, its end resumes
+    watch = SilenceWatch(engine, alertmanager=lab.alertmanager, prometheus=prometheus)
+    identifier = await silence(lab)
+    await watch.look()
+    engine.change(RUN, paused=True, pauses=({"source": "silence", "who": "ada", "why": "moving racks"},))
+    await lab.session.delete(f"{lab.stack.alertmanager_url}/api/v2/silence/{identifier}")
+    await watch.look()
+    assert engine.of(Command) == [
+        Command(verb="pause", who="ada", why="moving racks", source="silence"),
+        Command(verb="resume", who="ada", why="the silence has ended", source="silence"),
+    ]
+
+
+async def test_switch_survives_restarts_and_sees_a_dead_prometheus(start_lab: Start) -> None:
+    """Both servers restart within 2 s: no alarm. Prometheus stays away: announced. Back again: announced."""
+    lab = await start_lab(rule_file(TRIP_RULE, WATCHDOG_RULE))
+    told: list[WatchStatus] = []
+
+    async def tell(status: WatchStatus) -> None:
+        told.append(status)
+
+    switch = DeadMansSwitch(
+        prometheus=lab.prometheus,
+        alertmanager=lab.alertmanager,
+        ask_every=2.0,
+        period=0.1,
+        on_change=tell,
+    )
+    task = asyncio.create_task(switch.run())
+    try:
+        for child in (lab.stack.children["alertmanager"], lab.stack.children["prometheus"]):
+            await asyncio.sleep(0.5)
+            started = time.monotonic()
+            await child.close()
+            await child.start()
+            assert time.monotonic() - started < 2.0
+        await asyncio.sleep(2.5)
+        beats = [
+            float(alert["annotations"]["value"])
+            for post in lab.posted
+            for alert in post["alerts"]
+            if alert["labels"]["alertname"] == "Watchdog"
+        ]
+        assert [switch.beat(value) for value in beats[:1]] == [True]
+        assert told == []
+        prometheus = lab.stack.children["prometheus"]
+        await prometheus.close()
+        await asyncio.sleep(4.5)
+        assert [list(status.problems) for status in told] == [["prometheus"]]
+        await prometheus.start()
+        await asyncio.sleep(2.5)
+        assert [status.degraded for status in told] == [True, False]
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
