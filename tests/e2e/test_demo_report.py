@@ -42,6 +42,7 @@ def alert(at: float, attempt: int, name: str = "KLSpike", status: str = "firing"
 
 TRIPPED = journal(
     ev.RunDeclared(at=START, policy=Policy().to_json()),
+    ev.RolledBack(at=START, target=None),
     started(0, 0),
     alert(8, 0, status="resolved"),
     alert(9, 0, "TrainerNotScraped", action="notify"),
