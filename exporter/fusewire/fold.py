@@ -129,7 +129,7 @@ class StepFold:
 
     def edge(self, now: float) -> float:
         """Time of the window's far edge as of ``now``: between 1 and 1.25 windows ago."""
-        return min((bucket.start for bucket in self._visible(now)), default=now - self.window)
+        return min(now - self.window, *(bucket.start for bucket in self._visible(now)), np.inf)
 
     def _fold_streaks(self, columns: Integers, finite: npt.NDArray[np.bool_]) -> Integers:
         """Length of the non-finite streak at each report, [C, R]; counts them too."""

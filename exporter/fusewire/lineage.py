@@ -64,22 +64,26 @@ class ReturnLineage:
         return min(self._window(), default=None)
 
     def state(self) -> dict[str, Any]:
-        """JSON for a snapshot's manifest: the recent returns, and the extremes with their ages in reports."""
-        state: dict[str, Any] = {"recent_returns": self._recent.tolist()}
-        for name, pick in (("return_peak", max), ("return_floor", min)):
-            if values := self._aged():
-                value, age = pick(values, key=lambda item: item[0])
-                state |= {name: value, f"{name}_age": age}
+        """JSON for a snapshot's manifest.
+
+        ``return_peak`` and ``return_floor`` are for people. The extremes with their ages, and those that will be
+        the extremes once older ones are forgotten, are in ``return_extremes``: [value, age in reports].
+        """
+        aged = self._aged()
+        state: dict[str, Any] = {"recent_returns": self._recent.tolist(), "return_extremes": _extremes(aged)}
+        if aged:
+            state |= {"return_peak": self.peak, "return_floor": self.floor}
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a manifest's state. What is missing there or not finite is left out."""
         recent = np.asarray(state.get("recent_returns", ()), dtype=np.float64)
         self._recent = recent[np.isfinite(recent)][-SMOOTHING:]
-        for name in ("return_peak", "return_floor"):
-            value, age = state.get(name), state.get(f"{name}_age", 0)
-            if value is not None and math.isfinite(value):
-                self._inherited.append((float(value), self._window_size - int(age)))
+        self._inherited = [
+            (float(value), self._reports + self._window_size - int(age))
+            for value, age in state.get("return_extremes", ())
+            if math.isfinite(value)
+        ]
 
     @property
     def _window_size(self) -> int:
@@ -93,3 +97,14 @@ class ReturnLineage:
         own = [(value, age) for age, value in enumerate(reversed(self._smoothed))]
         size = self._window_size
         return own + [(v, self._reports + size - until) for v, until in self._inherited if self._reports < until]
+
+
+def _extremes(aged: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Those values that are higher or lower than all newer ones: no other can become an extreme."""
+    kept: list[tuple[float, int]] = []
+    highest, lowest = -math.inf, math.inf
+    for value, age in sorted(aged, key=lambda item: item[1]):
+        if value > highest or value < lowest:
+            kept.append((value, age))
+        highest, lowest = max(highest, value), min(lowest, value)
+    return kept

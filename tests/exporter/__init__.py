@@ -1,0 +1,1 @@
+"""The exporter in real processes, over real HTTP."""
