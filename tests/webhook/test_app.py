@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from app_doubles import Beats, Engine, build
 
 from fusewire_webhook.app import build_app
 from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.redact import Secret
+
+from .app_doubles import Beats, Engine, build
 
 ALERT, COMMAND = "alert-token-0123456789", "command-token-0123456789"
 Client = TestClient[web.Request, web.Application]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from app_doubles import Engine
 from prometheus_client import generate_latest
 
 from fusewire_webhook.events import AttemptStarted, SnapshotPromoted, StopConfirmed
 from fusewire_webhook.metrics import Metrics
 from fusewire_webhook.state import RunState
+
+from .app_doubles import Engine
 
 GOLDEN = Path(__file__).with_name("metrics.golden.txt")
 

@@ -9,6 +9,11 @@ QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.RunDeclared, ev.SnapshotsRemoved)
 """Events that are bookkeeping: shown on request only."""
 
 
+def verdict(phase: str, decision: str) -> str:
+    """A decision with the state that it led to, said once."""
+    return decision if decision.lower().startswith(f"{phase}:") else f"{phase}: {decision}"
+
+
 def describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per kind of event
     """One line about an event."""
     match event:

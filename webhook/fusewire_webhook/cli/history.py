@@ -71,7 +71,7 @@ def _as_json(entries: list[Entry]) -> Iterator[str]:
 def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
     """One line an event, and below it the decision that it led to."""
     from fusewire_webhook.breaker import fold  # noqa: PLC0415
-    from fusewire_webhook.words import QUIET, describe  # noqa: PLC0415
+    from fusewire_webhook.words import QUIET, describe, verdict  # noqa: PLC0415
 
     state = fold(())
     for entry in entries:
@@ -80,7 +80,7 @@ def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
         if everything or decided or not isinstance(entry.event, QUIET):
             yield f"{moment(entry.event.at)}  {entry.seq:>6}  {describe(entry.event)}"
         if decided:
-            yield f"{'':29}→ {state.phase}: {decided}"
+            yield f"{'':29}→ {verdict(state.phase, decided)}"
 
 
 def _replay(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.events import Event
 from fusewire_webhook.service import Service
 from fusewire_webhook.view import RunView
-from fusewire_webhook.words import QUIET, describe
+from fusewire_webhook.words import QUIET, describe, verdict
 
 _REFRESH_SECONDS = 0.5
 
@@ -83,7 +83,7 @@ class Progress:
         if view.decision and self._decisions.get(view.run) != view.decision:
             self._decisions[view.run] = view.decision
             line = Text(f"{'':8}  {view.run} ").append(f"→ {view.state.upper()}", style=COLOURS.get(view.state, ""))
-            self._console.print(line.append(f": {view.decision}"))
+            self._console.print(line.append(verdict(view.state, view.decision).removeprefix(view.state)))
 
     async def _refresh(self, service: Service) -> None:
         while self._console.is_terminal:

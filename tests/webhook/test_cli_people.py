@@ -1,0 +1,168 @@
+"""What people see and decide on the command line, against a webhook that serves and against a journal alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.config import Config
+from fusewire_webhook.events import Command
+
+from .site import call, configured, served, until
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return configured(tmp_path)
+
+
+async def locked(config: Config) -> FakeActuator:
+    """Leave a LOCKED run behind, with nobody serving; the machine that it ran on."""
+    actuator = FakeActuator()
+    async with served(config, actuator) as service:
+        actuator.exit("cartpole", 0, 1)
+        assert (await service.engine.wait_finished("cartpole")).state == "locked"
+    return actuator
+
+
+async def test_a_command_reaches_the_serving_webhook(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """``pause`` is journaled with who and why, and its effect is told."""
+    async with served(config, FakeActuator()) as service:
+        assert await call("pause", "cartpole", "--why", "looking", "--who", "ada", "--runs", config.runs_dir) == 0
+        (pause,) = service.engine.view("cartpole").pauses
+    assert pause == {"source": "cli", "who": "ada", "why": "looking"}
+    assert "pause by ada: looking" in capsys.readouterr().out
+
+
+async def test_the_name_of_the_caller_is_the_default(config: Config) -> None:
+    """Without ``--who`` the journal holds user@host."""
+    async with served(config, FakeActuator()) as service:
+        assert await call("pause", "cartpole", "--why", "looking", "--runs", config.runs_dir) == 0
+        assert "@" in service.engine.view("cartpole").pauses[0]["who"]
+
+
+async def test_a_trip_stops_the_trainer(config: Config) -> None:
+    """A person's trip does what an alert does."""
+    actuator = FakeActuator()
+    async with served(config, actuator):
+        assert await call("trip", "cartpole", "--why", "the critic looks wrong", "--runs", config.runs_dir) == 0
+        await until(lambda: actuator.alive("cartpole") == [1])
+    assert actuator.stops == [("cartpole", 0)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("reset", "cartpole"), "only a locked run can be reset"),
+        (("trip", "acrobot"), "no run 'acrobot' is guarded here"),
+        (("rollback", "cartpole", "--to", "400"), "no usable snapshot 400"),
+    ],
+)
+async def test_an_impossible_command_is_one_line(
+    config: Config, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    """Exit code 2 and the webhook's own sentence on stderr."""
+    async with served(config, FakeActuator()):
+        assert await call(*arguments, "--why", "so", "--runs", config.runs_dir) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fusewire: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+async def test_a_locked_run_is_reset_without_a_webhook(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """``fusewire run`` has ended with LOCKED: the reset is journaled, and the next start acts on it."""
+    actuator = await locked(config)
+    assert await call("reset", "cartpole", "--why", "found the bug", "--runs", config.runs_dir) == 0
+    assert "the next fusewire run acts on it" in capsys.readouterr().out
+    async with served(config, actuator) as service:
+        await until(lambda: actuator.alive("cartpole") == [1])
+        assert service.engine.view("cartpole").state != "locked"
+
+
+async def test_an_impossible_command_is_not_journaled_without_a_webhook(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same refusals hold as with a webhook."""
+    await locked(config)
+    assert await call("rollback", "cartpole", "--scratch", "--why", "so", "--runs", config.runs_dir) == 2
+    assert "it is locked" in capsys.readouterr().err
+    async with served(config, FakeActuator()) as service:
+        assert service.engine.view("cartpole").state == "locked"
+
+
+async def test_nothing_is_journaled_beside_a_webhook_that_does_not_answer(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lock of a living webhook keeps the command line from writing the journal behind its back."""
+    async with served(config, FakeActuator()):
+        (Path(config.runs_dir) / ".fusewire" / "webhook.json").unlink()
+        assert await call("pause", "cartpole", "--why", "so", "--runs", config.runs_dir) == 2
+    assert "another fusewire guards this folder" in capsys.readouterr().err
+
+
+async def test_status_says_the_same_with_and_without_a_webhook(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journal alone gives the picture that the webhook gave."""
+    async with served(config, FakeActuator()):
+        assert await call("status", "--json", "--runs", config.runs_dir) == 0
+        alive = json.loads(capsys.readouterr().out)
+    assert await call("status", "cartpole", "--json", "--runs", config.runs_dir) == 0
+    (from_journal,) = json.loads(capsys.readouterr().out)["runs"]
+    assert alive["monitoring"] is not None
+    assert alive["runs"] == [from_journal | {"algorithm": "ppo"}]
+
+
+async def test_status_for_people(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table names the run and its state; the details of a locked run say why."""
+    await locked(config)
+    assert await call("status", "cartpole", "--runs", config.runs_dir) == 0
+    text = capsys.readouterr().out
+    assert "LOCKED" in text
+    assert "locked because: " in text
+    assert "No webhook serves this folder" in text
+
+
+async def test_the_log_tells_what_was_decided(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every decision stands below the event that led to it; ``--json`` has every field."""
+    await locked(config)
+    assert await call("log", "cartpole", "--runs", config.runs_dir) == 0
+    text = capsys.readouterr().out
+    assert "attempt 0 exited with code 1" in text
+    assert "→ locked: " in text
+    assert await call("log", "cartpole", "--json", "--runs", config.runs_dir) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert entries[0]["kind"] == "run_declared"
+    assert [entry["seq"] for entry in entries] == sorted(entry["seq"] for entry in entries)
+
+
+async def test_replay_proves_the_state(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folding the journal again gives what the webhook says, and a difference is found."""
+    async with served(config, FakeActuator()) as service:
+        await service.engine.command("cartpole", Command(verb="pause", who="ada", why="looking"))
+        assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
+        assert "that is what the serving webhook says" in capsys.readouterr().out
+        guarded = service.engine._runs["cartpole"]
+        guarded.state = guarded.state.but(lr_scale=0.25)
+        assert await call("replay", "cartpole", "--runs", config.runs_dir) == 1
+    assert "lr_scale: the journal gives 1.0, the webhook says 0.25" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["log", "replay", "status"])
+async def test_an_unknown_run_is_one_line(config: Config, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """Exit code 2 and the folder's name."""
+    await locked(config)
+    assert await call(command, "acrobot", "--runs", config.runs_dir) == 2
+    assert capsys.readouterr().err == f"fusewire: no run 'acrobot' was ever guarded in {config.runs_dir}\n"
+
+
+async def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The remedy is the flag that names another folder."""
+    assert await call("status", "--runs", str(tmp_path)) == 2
+    assert capsys.readouterr().err == (
+        f"fusewire: {tmp_path}: no runs were ever guarded here; name the folder with --runs\n"
+    )
