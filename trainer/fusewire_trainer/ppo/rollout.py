@@ -15,6 +15,8 @@ from torch import Tensor
 from fusewire_trainer.ppo.environments import seeds
 from fusewire_trainer.ppo.networks import ActorCritic
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
@@ -30,6 +32,20 @@ class Rollout:
     ended: Tensor
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One step in all environments, ``[B]`` or ``[B, …]``."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Array
+    terminated: Array
+    ended: Array
+    truncated: dict[int, Array]
+    """Final observation of each environment whose episode was cut by a limit."""
+
+
 class Player:
     """Steps the environments and keeps account of episodes."""
 
@@ -38,7 +54,7 @@ class Player:
         self._device = device
         self._returns = np.zeros(envs.num_envs)
         self._lengths = np.zeros(envs.num_envs, dtype=np.int64)
-        self._observations: np.ndarray[Any, Any] = np.empty(0)
+        self._observations: Array = np.empty(0)
         self.recent: deque[tuple[float, int]] = deque(maxlen=return_window)
         """Return and length of the last finished episodes."""
         self.episodes = 0
@@ -63,60 +79,56 @@ class Player:
     @torch.no_grad()
     def play(self, model: ActorCritic, steps: int) -> Rollout:
         """Take ``steps`` steps in each environment with actions drawn from the policy."""
-        observations, actions, log_probs, rewards, ended, terminated = [], [], [], [], [], []
-        finals: list[tuple[int, int, Any]] = []
-        for t in range(steps):
-            seen = self._tensor(self._observations)
-            policy = model.policy(seen)
-            action = policy.sample()
-            observations.append(seen)
-            actions.append(action)
-            log_probs.append(policy.log_prob(action))
-            self._observations, reward, term, trunc, infos = self._envs.step(legal_actions(self._envs, action))
-            end = term | trunc
-            rewards.append(reward)
-            terminated.append(term)
-            ended.append(end)
-            finals += [(t, int(b), infos["final_obs"][b]) for b in np.flatnonzero(trunc & ~term)]
-            self._account(reward, end)
-        return self._rollout(model, observations, actions, log_probs, rewards, ended, terminated, finals)
-
-    def _rollout(  # noqa: PLR0917
-        self,
-        model: ActorCritic,
-        observations: list[Tensor],
-        actions: list[Tensor],
-        log_probs: list[Tensor],
-        rewards: list[Any],
-        ended: list[Any],
-        terminated: list[Any],
-        finals: list[tuple[int, int, Any]],
-    ) -> Rollout:
-        values = model.value(torch.stack([*observations, self._tensor(self._observations)]))
-        next_values = values[1:].clone()
-        next_values[torch.as_tensor(np.stack(terminated), device=self._device)] = 0
-        if finals:
-            at_t, at_b, final = zip(*finals, strict=True)
-            next_values[list(at_t), list(at_b)] = model.value(self._tensor(np.stack(final)))
+        taken = [self._step(model) for _ in range(steps)]
+        terminated = self._stack([step.terminated for step in taken])
+        observations = torch.stack([step.observations for step in taken])
+        values = model.value(torch.cat([observations, self._tensor(self._observations)[None]]))
+        next_values = values[1:].masked_fill(terminated, 0.0)
+        cut = [(t, b, final) for t, step in enumerate(taken) for b, final in step.truncated.items()]
+        if cut:
+            at_t, at_b, finals = zip(*cut, strict=True)
+            next_values[list(at_t), list(at_b)] = model.value(self._tensor(np.stack(finals)))
         return Rollout(
-            observations=torch.stack(observations),
-            actions=torch.stack(actions),
-            log_probs=torch.stack(log_probs),
-            rewards=self._tensor(np.stack(rewards)),
+            observations=observations,
+            actions=torch.stack([step.actions for step in taken]),
+            log_probs=torch.stack([step.log_probs for step in taken]),
+            rewards=self._tensor(np.stack([step.rewards for step in taken])),
             values=values[:-1],
             next_values=next_values,
-            ended=torch.as_tensor(np.stack(ended), device=self._device),
+            ended=self._stack([step.ended for step in taken]),
         )
 
-    def _account(self, reward: Any, end: Any) -> None:
-        self.env_steps += len(reward)
-        self._returns += reward
+    def _step(self, model: ActorCritic) -> _Step:
+        seen = self._tensor(self._observations)
+        policy = model.policy(seen)
+        actions = policy.sample()
+        self._observations, rewards, terminated, truncated, infos = self._envs.step(
+            legal_actions(self._envs, actions)
+        )
+        ended = terminated | truncated
+        self._account(rewards, ended)
+        return _Step(
+            observations=seen,
+            actions=actions,
+            log_probs=policy.log_prob(actions),
+            rewards=rewards,
+            terminated=terminated,
+            ended=ended,
+            truncated={int(b): infos["final_obs"][b] for b in np.flatnonzero(truncated & ~terminated)},
+        )
+
+    def _account(self, rewards: Array, ended: Array) -> None:
+        self.env_steps += len(rewards)
+        self._returns += rewards
         self._lengths += 1
-        for b in np.flatnonzero(end):
+        for b in np.flatnonzero(ended):
             self.recent.append((float(self._returns[b]), int(self._lengths[b])))
             self.episodes += 1
-        self._returns[end] = 0
-        self._lengths[end] = 0
+        self._returns[ended] = 0
+        self._lengths[ended] = 0
+
+    def _stack(self, flags: list[Array]) -> Tensor:
+        return torch.as_tensor(np.stack(flags), device=self._device)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(np.asarray(array, dtype=np.float32), device=self._device)
