@@ -77,12 +77,13 @@ class PrometheusEvidence:
         attempts = "|".join(str(number) for number in range(since, max(since, attempt) + 1))
         where = f"run={label_value(run)},attempt=~{label_value(attempts + '|')}"
         try:
-            seconds = await seconds_past(
+            seconds = self._pending_seconds + seconds_past_slack(self._scrape_interval)
+            seconds += await seconds_past(
                 self._prometheus, run=run, attempt=since, step=step, scrape_interval=self._scrape_interval
             )
             samples = await self._prometheus.query(
                 "count by (alertname, alertstate) (count_over_time(ALERTS{"
-                f'action="trip",class!="infrastructure",{where}}}[{duration(seconds + self._pending_seconds)}]))'
+                f'action="trip",class!="infrastructure",{where}}}[{duration(seconds)}]))'
             )
         except PrometheusError as error:
             log.warning("whether run %s was clean since %s is unknown: %s", run, snapshot, error)
@@ -133,16 +134,23 @@ class PrometheusEvidence:
 async def seconds_past(
     prometheus: Prometheus, *, run: str, attempt: int, step: int, scrape_interval: float
 ) -> float:
-    """For how long Prometheus has seen the attempt past ``step``; rounded up, 0: it has not within the last hour.
+    """For how long Prometheus has seen the attempt past ``step``; 0: it has not within the last hour.
+
+    It may be up to :func:`seconds_past_slack` longer.
 
     Raises:
         PrometheusError: no answer.
     """
     series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
-    look = max(scrape_interval, SEEN_SECONDS / 720)
+    look = seconds_past_slack(scrape_interval)
     past = f"timestamp({series} > {step})[{duration(SEEN_SECONDS)}:{duration(look)}]"
     ages = await prometheus.query(f"max(time() - min_over_time({past}))")
-    return ages[0].value + look if ages else 0.0
+    return ages[0].value if ages else 0.0
+
+
+def seconds_past_slack(scrape_interval: float) -> float:
+    """How coarse :func:`seconds_past` is, in seconds."""
+    return max(scrape_interval, SEEN_SECONDS / 720)
 
 
 def read_last_values(run_dir: Path, attempt: int) -> dict[str, Any]:

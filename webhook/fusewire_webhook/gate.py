@@ -211,12 +211,12 @@ async def collect(
     *,
     prometheus: Prometheus,
     known_signals: Iterable[str],
-    verify: Callable[[], tuple[str, ...]],
+    verify: Callable[[], tuple[str, ...] | None],
 ) -> GateFacts:
     """``facts`` completed by the costly questions, as far as the cheap ones leave it open.
 
     ``known_signals`` were reported earlier in the run; ``verify`` reads the files (in a thread) and tells what is
-    wrong.
+    wrong; None: they are gone.
     """
     if _settled(facts, policy):
         return facts

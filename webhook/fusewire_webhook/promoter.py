@@ -22,7 +22,7 @@ from fusewire_webhook.baselines import Baselines, ask_baselines, clean_baselines
 from fusewire_webhook.config import RunConfig
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.events import Event, SnapshotRejected, SnapshotSeen
-from fusewire_webhook.evidence import seconds_past
+from fusewire_webhook.evidence import seconds_past, seconds_past_slack
 from fusewire_webhook.gate import Answer, GateFacts, GatePolicy, Verdict, collect, judge, present_signals_query
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.survey import Survey, survey
@@ -67,7 +67,9 @@ class Candidate:
     seen: float
     """When it was first seen here."""
     lead: float
-    """Seconds that it may have lain there unseen before."""
+    """Seconds that it lay there unseen before."""
+    slack: float = 0.0
+    """By how many seconds it may have been longer."""
     fingerprint: str = ""
     known: set[str] = field(default_factory=set)
     """Signals that the run reported when the snapshot was first seen."""
@@ -292,8 +294,9 @@ class Promoter:
         try:
             signals = await self._prometheus.query(present_signals_query(name))
             if run.looked is not None:
-                lead = facts.now - max(run.looked, run.attempt_seen)
+                lead, slack = facts.now - max(run.looked, run.attempt_seen), 0.0
             else:
+                slack = seconds_past_slack(self._scrape_interval)
                 lead = await seconds_past(
                     self._prometheus,
                     run=name,
@@ -311,6 +314,7 @@ class Promoter:
             attempt=info.attempt,
             seen=facts.now,
             lead=lead,
+            slack=slack,
             fingerprint=facts.rules.fingerprint,
             known=set(run.signals),
         )
@@ -411,7 +415,7 @@ class Promoter:
             step=candidate.step,
             attempt=candidate.attempt,
             clean_seconds=facts.now - max(candidate.seen, self._clean_since),
-            window_seconds=facts.now - candidate.seen + candidate.lead,
+            window_seconds=facts.now - candidate.seen + candidate.lead + candidate.slack,
             alive_seconds=alive_until - candidate.seen + candidate.lead,
             completed=completed,
             paused=view.paused,
@@ -473,9 +477,14 @@ def _changed_at(folder: Path) -> int:
         return 0
 
 
-def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...]:
+def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...] | None:
+    """What does not hold on disk; None: meanwhile the snapshot was put away, which is no fault of its files."""
     verification = store.verify(name, mode)
-    return () if verification.ok else verification.problems or ("the files do not match the manifest",)
+    if verification.ok:
+        return ()
+    if all(info.name != name for info in store.candidates()):
+        return None
+    return verification.problems or ("the files do not match the manifest",)
 
 
 def _baselines(store: SnapshotStore, name: str) -> Baselines:

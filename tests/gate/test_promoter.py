@@ -1,0 +1,303 @@
+"""The promoter, without servers: what it does about verdicts, and that its work is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusewire.snapshots import SnapshotStore
+from fusewire_webhook.config import RunConfig, SnapshotConfig
+from fusewire_webhook.errors import CommandError, PrometheusError
+from fusewire_webhook.events import SnapshotRejected, SnapshotSeen, StepsWatched
+from fusewire_webhook.prometheus import RuleGroup, RuntimeInfo, Sample
+from fusewire_webhook.promoter import Promoter
+
+from .conftest import RUN, Engine, write_snapshot
+from .test_triprules import NOW, group, rule
+
+
+@dataclass
+class Answers:
+    """A Prometheus that knows the steps of each run and says that all is well, unless a test says otherwise."""
+
+    steps: dict[str, float] = field(default_factory=dict)
+    firing: list[str] = field(default_factory=list)
+    groups: list[RuleGroup] = field(default_factory=lambda: [group(rule(for_seconds=0.0))])
+    start_time: str = "then"
+    down: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    async def runtime(self) -> RuntimeInfo:
+        return RuntimeInfo(start_time=self.start_time, last_config_time="then", reload_succeeded=True)
+
+    async def now(self) -> float:
+        return NOW
+
+    async def rules(self) -> list[RuleGroup]:
+        return self.groups
+
+    async def query(self, expr: str, time: float | None = None) -> Sequence[Sample]:
+        if self.down:
+            raise PrometheusError("Prometheus is away")
+        self.asked.append(expr)
+        if expr.startswith("max by (run, attempt)"):
+            return [_sample(value, run=run, attempt="0") for run, value in self.steps.items()]
+        if expr.startswith("count by (run, attempt, alertname"):
+            return [_sample(1.0, run=run, attempt="0", alertname="X", alertstate="firing") for run in self.firing]
+        return self._about_one_run(expr)
+
+    def _about_one_run(self, expr: str) -> Sequence[Sample]:
+        if "ALERTS" in expr or "min_over_time(timestamp" in expr:
+            return []
+        if "sum_over_time(up" in expr:
+            return [_sample(1e6)]
+        return [_sample(5.0, signal="approx_kl"), _sample(5.0, signal="step")]
+
+
+def _sample(value: float, **labels: str) -> Sample:
+    return Sample(labels=labels, value=value, time=NOW)
+
+
+@dataclass
+class World:
+    promoter: Promoter
+    engine: Engine
+    prometheus: Answers
+    runs_dir: Path
+    told: list[tuple[str, str]]
+    faults: list[str]
+    advance: Callable[[float], None]
+
+    async def after(self, seconds: float) -> None:
+        """A round after this many seconds."""
+        self.advance(seconds)
+        await self.promoter.round()
+
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def build(*runs: str, **more: Any) -> World:
+        names = runs or (RUN,)
+        now = [100.0]
+        engine, prometheus = Engine(tmp_path, *names), Answers(steps=dict.fromkeys(names, 0.0))
+        told: list[tuple[str, str]] = []
+        faults: list[str] = []
+        stand_in: Any = prometheus
+        config = RunConfig(command=("true",), snapshots=SnapshotConfig(watch_steps=10, watch_seconds=20.0))
+        promoter = Promoter(
+            engine,
+            prometheus=stand_in,
+            runs=dict.fromkeys(names, config),
+            runs_dir=tmp_path,
+            clock=lambda: now[0],
+            degraded=lambda: tuple(faults),
+            on_verdict=lambda run, answer: told.append((run, answer)),
+            **more,
+        )
+        return World(
+            promoter=promoter,
+            engine=engine,
+            prometheus=prometheus,
+            runs_dir=tmp_path,
+            told=told,
+            faults=faults,
+            advance=lambda seconds: now.__setitem__(0, now[0] + seconds),
+        )
+
+    return build
+
+
+async def ripe(world: World, run: str = RUN) -> str:
+    """A snapshot that has been seen and lacks nothing but the time; its name."""
+    name = write_snapshot(world.runs_dir / run, 5)
+    await world.after(2.0)
+    world.prometheus.steps[run] = 15.0
+    await world.after(2.0)
+    return name
+
+
+async def test_pass_promotes_once_and_tells(make: Make) -> None:
+    """A pass promotes through the engine; the snapshot is no candidate any more."""
+    world = make()
+    name = await ripe(world)
+    assert world.engine.promotions == []
+    await world.after(20.0)
+    await world.after(20.0)
+    assert [promotion[:2] for promotion in world.engine.promotions] == [(RUN, name)]
+    assert world.told == [(RUN, "inconclusive"), (RUN, "pass")]
+    assert [event.name for event in world.engine.of(SnapshotSeen)] == [name]
+
+
+async def test_firing_rejects_on_disk_and_in_the_journal(make: Make) -> None:
+    """A trip alert that fires rejects at once, for good."""
+    world = make()
+    name = await ripe(world)
+    world.prometheus.firing = [RUN]
+    await world.after(1.0)
+    world.prometheus.firing = []
+    await world.after(50.0)
+    (rejected,) = world.engine.of(SnapshotRejected)
+    assert (rejected.name, rejected.reasons) == (name, ("tripped: X fired after the snapshot",))
+    assert SnapshotStore(world.runs_dir / RUN).get(name).state == "rejected"
+    assert world.engine.promotions == []
+
+
+async def test_flipped_bit_rejects(make: Make) -> None:
+    """Hashes that do not hold reject, however clean the metrics are."""
+    world = make()
+    name = await ripe(world)
+    path = world.runs_dir / RUN / "snapshots" / name / "state.bin"
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    await world.after(20.0)
+    (rejected,) = world.engine.of(SnapshotRejected)
+    assert rejected.reasons[0].startswith("damaged: state.bin")
+
+
+@pytest.mark.parametrize("fault", ["degraded", "down", "rules", "restarted"])
+async def test_any_doubt_about_the_watch_starts_the_clock_again(make: Make, fault: str) -> None:
+    """Degraded, unanswered, failing rules, a restart of Prometheus: T begins anew once the doubt is over."""
+    world = make()
+    name = await ripe(world)
+    await world.after(15.0)
+    healthy = world.prometheus.groups
+    match fault:
+        case "degraded":
+            world.faults.append("watchdog: silent")
+        case "down":
+            world.prometheus.down = True
+        case "rules":
+            world.prometheus.groups = [group(rule(for_seconds=0.0, health="err"))]
+        case _:
+            world.prometheus.start_time = "now"
+    await world.after(1.0)
+    world.faults.clear()
+    world.prometheus.down, world.prometheus.groups = False, healthy
+    await world.after(10.0)
+    assert world.engine.promotions == []
+    await world.after(10.5)
+    assert [promotion[1] for promotion in world.engine.promotions] == [name]
+
+
+async def test_error_is_visible_and_never_promotes(make: Make) -> None:
+    """While Prometheus does not answer the verdict is error, with the reason."""
+    world = make()
+    await ripe(world)
+    world.prometheus.down = True
+    await world.after(100.0)
+    (candidate,) = world.promoter.latest(RUN)
+    assert (candidate["answer"], candidate["reasons"][0]) == ("error", "Prometheus is away")
+    assert (RUN, "error") in world.told
+    assert world.engine.promotions == []
+
+
+async def test_completed_run_is_judged_without_further_steps(make: Make) -> None:
+    """The last snapshot of a completed run is promoted after T although no step came after it."""
+    world = make()
+    name = write_snapshot(world.runs_dir / RUN, 5)
+    world.prometheus.steps[RUN] = 5.0
+    await world.after(2.0)
+    world.engine.change(RUN, state="completed", live=False)
+    world.prometheus.steps.clear()
+    await world.after(15.0)
+    assert world.engine.promotions == []
+    await world.after(6.0)
+    assert [promotion[1] for promotion in world.engine.promotions] == [name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "open"}, "state: the run is open"),
+        ({"state": "locked"}, "state: the run is locked"),
+        ({"attempt": 1}, "attempt: it has ended; its steps come no more"),
+        ({"paused": True}, "paused: the run is paused"),
+    ],
+)
+async def test_run_that_is_not_watched_promotes_nothing(make: Make, changes: dict[str, Any], reason: str) -> None:
+    """Between attempts, in a pause and for ended attempts there is no promotion, and the reason is told."""
+    world = make()
+    await ripe(world)
+    world.engine.change(RUN, **changes)
+    await world.after(100.0)
+    (candidate,) = world.promoter.latest(RUN)
+    assert (candidate["answer"], world.engine.promotions) == ("inconclusive", [])
+    assert reason in candidate["reasons"]
+
+
+async def test_refusal_of_the_engine_is_an_error_and_is_tried_again(make: Make) -> None:
+    """When the run trips between judgement and promotion the engine refuses; the gate says so and goes on."""
+    world = make()
+    name = await ripe(world)
+    promote = world.engine.promote
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise CommandError("the run is open")
+
+    world.engine.promote = refuse  # type: ignore[method-assign]
+    await world.after(20.0)
+    assert world.promoter.latest(RUN)[0]["answer"] == "error"
+    world.engine.promote = promote  # type: ignore[method-assign]
+    await world.after(5.0)
+    assert [promotion[1] for promotion in world.engine.promotions] == [name]
+
+
+async def test_snapshot_that_is_removed_is_forgotten(make: Make) -> None:
+    """A candidate that retention or a rollback took away is judged no more."""
+    world = make()
+    name = await ripe(world)
+    SnapshotStore(world.runs_dir / RUN).quarantine([name], reason="rollback", journal_entry=1)
+    await world.after(50.0)
+    assert world.promoter.latest(RUN) == []
+    assert world.engine.of(SnapshotRejected) == []
+
+
+async def test_watched_steps_leave_out_what_was_blind(make: Make) -> None:
+    """Steps that passed while Prometheus was away, the run paused or the watch degraded do not count."""
+    world = make()
+    for step, down in ((0, False), (30, False), (90, True), (100, False), (140, False)):
+        world.prometheus.steps[RUN], world.prometheus.down = float(step), down
+        await world.after(6.0)
+    await world.promoter.flush()
+    assert sum(event.watched for event in world.engine.of(StepsWatched)) == 30 + 40
+
+
+async def test_work_of_a_round_is_bounded(make: Make) -> None:
+    """60 runs with a ripe snapshot each: the fleet costs two questions a round, the judgements have a limit."""
+    names = [f"run-{number}" for number in range(60)]
+    world = make(*names, judgements=4, scans=1000)
+    for name in names:
+        write_snapshot(world.runs_dir / name, 5)
+    await world.after(1.0)
+    world.prometheus.steps = dict.fromkeys(names, 15.0)
+    world.prometheus.asked.clear()
+    await world.after(1.0)
+    assert len(world.prometheus.asked) == 2
+    world.prometheus.asked.clear()
+    await world.after(20.0)
+    assert len(world.engine.promotions) == 4
+    assert len(world.prometheus.asked) <= 2 + 4 * 12
+    for _ in range(20):
+        await world.after(1.0)
+    assert {promotion[0] for promotion in world.engine.promotions} == set(names)
+
+
+async def test_baselines_of_the_newest_stable_snapshot_are_shown_for_the_present_attempt(make: Make) -> None:
+    """Promotion shows the frozen baselines, and the next attempt is judged against the same ones."""
+    shown: list[tuple[str, int, dict[str, dict[str, float]]]] = []
+    world = make(on_baselines=lambda run, attempt, values: shown.append((run, attempt, values)))
+    await ripe(world)
+    await world.after(20.0)
+    await world.after(1.0)
+    world.engine.change(RUN, attempt=1)
+    await world.after(1.0)
+    frozen = {"approx_kl": {"median": 5.0, "min": 5.0, "max": 5.0}, "step": {"median": 5.0, "min": 5.0, "max": 5.0}}
+    assert shown == [(RUN, 0, {}), (RUN, 0, frozen), (RUN, 1, frozen)]
