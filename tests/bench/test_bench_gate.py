@@ -107,8 +107,6 @@ async def test_round_of_a_thousand_runs(tmp_path: Path) -> None:
     json.loads(prometheus.body())
     parse = time.perf_counter() - started
     print(f"\nround of the gate, {RUNS} runs: median {median * 1000:.1f} ms, worst {max(durations) * 1000:.1f} ms;")
-    print(
-        f"between rounds {promoter.period * 1000:.0f} ms; writing and parsing the answer alone {parse * 1000:.1f} ms"
-    )
+    print(f"between rounds {promoter.period * 1000:.0f} ms; the answer as JSON alone {parse * 1000:.1f} ms")
     assert len(promoter.latest(NAMES[-1])) == 1
     assert median <= 0.25 * promoter.period

@@ -196,15 +196,18 @@ class Promoter:
         )
         self._mind_the_watch(facts)
         views = {view.run: view for view in self._engine.views() if view.run in self._runs}
-        for name, view in views.items():
-            await self._watch(name, self._runs[name], view, facts)
+        steps: list[tuple[str, Event]] = []
+        for number, (name, view) in enumerate(views.items()):
+            steps += [(name, event) for event in self._watch(self._runs[name], view, facts)]
+            await self._show_baselines(name, self._runs[name], view)
+            await _give_way(number)
+        await asyncio.gather(*(self._submit(name, event) for name, event in steps))
         await self._scan(views, facts)
-        ripe = [
-            (view, candidate)
-            for name, view in views.items()
-            for candidate in self._runs[name].candidates.values()
-            if self._is_ripe(view, candidate, facts)
-        ]
+        ripe: list[tuple[RunView, Candidate]] = []
+        for number, (name, view) in enumerate(views.items()):
+            candidates = tuple(self._runs[name].candidates.values())
+            ripe += [(view, candidate) for candidate in candidates if self._is_ripe(view, candidate, facts)]
+            await _give_way(number)
         ripe.sort(key=lambda pair: (pair[1].next_look, pair[1].step))
         for view, candidate in ripe[: self._judgements]:
             await self._judge(view, candidate, facts)
@@ -227,14 +230,15 @@ class Promoter:
 
     # Watched steps ------------------------------------------------------------------------------------
 
-    async def _watch(self, name: str, run: _Run, view: RunView, facts: Survey) -> None:
+    def _watch(self, run: _Run, view: RunView, facts: Survey) -> Iterable[Event]:
+        """Count the steps of this look; what is to be journaled of them."""
         if view.attempt != run.attempt:
             held = run.watched.flush(facts.now)
             if held is not None:
-                await self._submit(name, held)
+                yield held
             run.attempt, run.attempt_seen, run.last_step = view.attempt, facts.now, None
             run.watched = WatchedSteps(attempt=view.attempt)
-        step = facts.steps.get((name, view.attempt))
+        step = facts.steps.get((view.run, view.attempt))
         if step is not None:
             run.last_step = step if run.last_step is None else max(step, run.last_step)
         watched = facts.healthy and view.live and not view.paused
@@ -242,14 +246,17 @@ class Promoter:
             step if watched else None, facts.now, every_steps=max(1, run.config.snapshots.watch_steps // 4)
         )
         if event is not None:
-            await self._submit(name, event)
+            yield event
+
+    async def _show_baselines(self, name: str, run: _Run, view: RunView) -> None:
         newest = str(view.promoted[-1]["name"]) if view.promoted else ""
-        if run.shown != (view.attempt, newest):
-            run.shown = (view.attempt, newest)
-            values = await asyncio.to_thread(_baselines, run.store, newest) if newest else {}
-            run.signals |= values.keys()
-            if self._on_baselines is not None:
-                self._on_baselines(name, view.attempt, values)
+        if run.shown == (view.attempt, newest):
+            return
+        run.shown = (view.attempt, newest)
+        values = await asyncio.to_thread(_baselines, run.store, newest) if newest else {}
+        run.signals |= values.keys()
+        if self._on_baselines is not None:
+            self._on_baselines(name, view.attempt, values)
 
     # New snapshots ------------------------------------------------------------------------------------
 
@@ -467,6 +474,12 @@ class Promoter:
 
 def _only_unasked(verdict: Verdict) -> bool:
     return verdict.answer == "inconclusive" and all(reason.startswith("unasked:") for reason in verdict.reasons)
+
+
+async def _give_way(number: int) -> None:
+    """Let intake and the engine in between every few runs."""
+    if number % 16 == 15:
+        await asyncio.sleep(0)
 
 
 def _changed_at(folder: Path) -> int:

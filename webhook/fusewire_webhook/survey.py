@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fusewire_webhook.errors import PrometheusError
@@ -23,8 +23,8 @@ class Survey:
     """Changes when Prometheus restarts or reloads its configuration."""
     steps: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Last ``rl_step`` by run and attempt, of those that were scraped lately."""
-    alerts: tuple[Sample, ...] = ()
-    """Active trip alerts."""
+    alerts: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    """Active trip alerts by run."""
     errors: tuple[str, ...] = ()
     """Questions that were not answered."""
     degraded: tuple[str, ...] = ()
@@ -39,10 +39,8 @@ class Survey:
         """Trip alerts in this state that speak of the attempt, or of the run without an attempt."""
         return tuple(
             sample.labels.get("alertname", "")
-            for sample in self.alerts
-            if sample.labels.get("run") == run
-            and sample.labels.get("attempt", "") in {"", str(attempt)}
-            and sample.labels.get("alertstate") == state
+            for sample in self.alerts.get(run, ())
+            if sample.labels.get("attempt", "") in {"", str(attempt)} and sample.labels.get("alertstate") == state
         )
 
 
@@ -72,6 +70,13 @@ async def survey(
             for sample in steps
             if sample.labels.get("attempt", "").isdecimal()
         },
-        alerts=tuple(alerts),
+        alerts=_by_run(alerts),
         degraded=degraded,
     )
+
+
+def _by_run(samples: Iterable[Sample]) -> dict[str, tuple[Sample, ...]]:
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.labels.get("run", ""), []).append(sample)
+    return {run: tuple(group) for run, group in found.items()}

@@ -18,7 +18,7 @@ LATE_INTERVALS = 3.0
 LATE_SLACK_SECONDS = 0.5
 """A group is late when its last evaluation lies more than 3 intervals and half a second back."""
 SLOW_SLACK_SECONDS = 0.25
-"""A group is slow when an evaluation takes this much longer than its interval; less is a pause of a busy machine."""
+"""A group is slow when an evaluation takes this much longer than its interval; less is a busy machine."""
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
