@@ -271,6 +271,34 @@ async def test_oom_kill(actuator: LocalActuator, tmp_path: Path, small_cgroup: P
     assert await is_reaped(handle["keeper"]["pid"])
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A run directory on a file system of its own, of 64 kB."""
+    folder = tmp_path / "r"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk(actuator: LocalActuator, tmp_path: Path, small_disk: Path) -> None:
+    """An exit status that cannot be written is told from the kernel's record, and written when there is room."""
+    handle = await actuator.start(shell(tmp_path, "until test -e $T/go; do sleep 0.05; done; exit 3"))
+    with contextlib.suppress(OSError):
+        (small_disk / "filler").write_bytes(b"x" * 100_000)
+    (tmp_path / "go").touch()
+    status = await asyncio.wait_for(actuator.wait(handle), 30)
+    assert (status.phase, status.exit_code) == ("exited", 3)
+    gone = await actuator.stop(handle, grace_seconds=30)
+    assert (gone.confirmed, gone.exit_code) == (True, 3)
+    assert not (small_disk / "attempts/000/exit.json").exists()
+    (small_disk / "filler").unlink()
+    assert json.loads(await appears(small_disk / "attempts/000/exit.json"))["code"] == 3
+    assert await is_reaped(handle["keeper"]["pid"])
+
+
 @pytest.mark.parametrize(
     ("found", "asked", "reason"),
     [

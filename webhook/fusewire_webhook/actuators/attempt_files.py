@@ -145,7 +145,7 @@ def mark_stop(folder: Path) -> None:
     if stop_marked(folder):
         return
     try:
-        write_json(folder / STOP_FILE, {"at": time.time()})
+        write_json(folder / STOP_FILE, {"at": time.time()}, durable=False)  # no boot is survived by the attempt
     except OSError as error:  # such as a full disk: the stop itself matters more
         log.warning("%s: cannot be written (%s)", folder / STOP_FILE, error.strerror)
 

@@ -155,16 +155,16 @@ def _insist_on_exit_file(folder: str, value: dict[str, Any]) -> None:
 
 def _write(folder: str, name: str, value: dict[str, Any], *, exclusive: bool) -> None:
     temporary = f"{folder}/.{name}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        os.write(fd, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
-        os.fsync(fd)
+        with open(temporary, "w") as file:
+            json.dump(value, file, indent=2, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
         if exclusive:
             os.link(temporary, f"{folder}/{name}")
         else:
             os.rename(temporary, f"{folder}/{name}")
     finally:
-        os.close(fd)
         if exclusive:
             os.unlink(temporary)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
