@@ -1,0 +1,277 @@
+"""``fusewire run`` as a process of its own, with real trainers: how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from fusewire_webhook.actuators.keeper import ENVIRONMENT_MARK
+from fusewire_webhook.actuators.tree import ProcessTable
+
+from .site import ALERT_TOKEN, COMMAND_TOKEN, away, until
+
+PATIENT = """
+import os, signal, time
+signal.signal(signal.SIGTERM, {handler})
+open("started", "a").write(f"{{os.getpid()}}\\n")
+while True:
+    time.sleep(0.01)
+"""
+
+
+class Site:
+    """A folder with a configuration and trainers, in which ``fusewire`` runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    def configure(self, command: list[str], **settings: str) -> None:
+        """One run; the servers are away unless the settings say otherwise."""
+        given = {
+            "prometheus": f"{{url: '{away()}'}}",
+            "alertmanager": f"{{url: '{away()}'}}",
+            "listen": "{port: 0}",
+            "stop": "{grace_seconds: 30, kill_seconds: 1, gpu_release_seconds: 1}",
+        } | settings
+        stop = given.pop("stop")
+        retry = given.pop("retry", "{settle_seconds: 0, backoff_seconds: 0, infrastructure_failures: 2}")
+        lines = [f"{key}: {value}" for key, value in given.items()]
+        run = f"{{command: {json.dumps(command)}, stop: {stop}, retry: {retry}}}"
+        (self.folder / "fusewire.yml").write_text("\n".join([*lines, f"runs: {{toy: {run}}}", ""]))
+
+    def trainer(self, text: str) -> list[str]:
+        """A command that runs this program."""
+        (self.folder / "train.py").write_text(textwrap.dedent(text))
+        return [sys.executable, "train.py"]
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fusewire_webhook",
+            *arguments,
+            cwd=self.folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self.processes.append(process)
+        return process
+
+    async def call(self, *arguments: str) -> tuple[int, str, str]:
+        """Run ``fusewire`` to its end: exit code, stdout, stderr."""
+        return await self.end(await self.start(*arguments))
+
+    async def end(self, process: asyncio.subprocess.Process) -> tuple[int, str, str]:
+        async with asyncio.timeout(60):
+            out, err = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+    def pids(self) -> list[int]:
+        """PIDs of the trainers that came up, in order."""
+        file = self.folder / "started"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def left(self) -> list[int]:
+        """Processes of any attempt that still live."""
+        table = ProcessTable()
+        folders = self.runs.glob("*/attempts/*")
+        return [pid for folder in folders for pid in table.marked(ENVIRONMENT_MARK, str(folder))]
+
+    async def state(self) -> str:
+        _, out, _ = await self.call("status", "toy", "--json")
+        return str(json.loads(out)["runs"][0]["state"])
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    for process in site.processes:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    for pid in site.left():
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_command_that_ends_well(site: Site) -> None:
+    """A command that never attached and exits with 0 is completed: exit code 0, nothing is left."""
+    site.configure(["true"])
+    code, out, _ = await site.call("run")
+    assert code == 0
+    assert "toy: COMPLETED" in out
+    assert site.left() == []
+
+
+async def test_a_command_that_exits_at_once(site: Site) -> None:
+    """It is restarted within its budget, then LOCKED: exit code 3, and what to do next is said."""
+    site.configure(["false"])
+    code, out, _ = await site.call("run")
+    assert code == 3
+    assert "toy: LOCKED" in out
+    assert "fusewire log toy" in out
+    assert "fusewire reset toy" in out
+
+
+async def test_a_command_that_does_not_exist(site: Site) -> None:
+    """A start that fails is told with the command's name and ends LOCKED."""
+    site.configure(["no-such-trainer"])
+    code, out, _ = await site.call("run")
+    assert code == 3
+    assert "no-such-trainer" in out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_an_interrupt_stops_everything_and_can_be_continued(
+    site: Site, number: signal.Signals, code: int
+) -> None:
+    """The trainer gets its SIGTERM, nothing is left running, and the same command starts the next attempt."""
+    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    first = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    first.send_signal(number)
+    assert (await site.end(first))[0] == code
+    assert site.left() == []
+    second = await site.start("run")
+    await until(lambda: len(site.pids()) == 2, seconds=20)
+    second.send_signal(number)
+    assert (await site.end(second))[0] == code
+    assert sorted(path.name for path in (site.runs / "toy" / "attempts").iterdir()) == ["000", "001"]
+
+
+async def test_a_second_interrupt_hurries(site: Site) -> None:
+    """A trainer that ignores SIGTERM has 30 s of grace; whoever presses twice does not wait for it."""
+    site.configure(site.trainer(PATIENT.format(handler="signal.SIG_IGN")))
+    process = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    process.send_signal(signal.SIGINT)
+    await asyncio.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(15):
+        code, _, _ = await site.end(process)
+    assert code == 130
+    assert site.left() == []
+
+
+async def test_an_interrupt_while_it_starts(site: Site) -> None:
+    """A signal that comes before anything runs ends it at once."""
+    site.configure(site.trainer(PATIENT.format(handler="signal.SIG_IGN")))
+    process = await site.start("run")
+    await until((site.runs / ".fusewire" / "lock").exists, seconds=20)
+    process.send_signal(signal.SIGTERM)
+    assert (await site.end(process))[0] == 143
+    assert site.left() == []
+
+
+async def test_a_second_run_on_the_same_folder_is_refused(site: Site) -> None:
+    """One line names the folder and the PID of who guards it; the first one goes on."""
+    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    first = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    code, _, error = await site.call("run")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert f"PID {first.pid} " in error
+    first.send_signal(signal.SIGINT)
+    assert (await site.end(first))[0] == 130
+
+
+async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
+    """After SIGKILL the trainer lives on; the next ``run`` adopts it and does not start a second one."""
+    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    first = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    first.kill()
+    await first.communicate()
+    second = await site.start("run")
+    await until((site.runs / ".fusewire" / "webhook.json").exists, seconds=20)
+    await asyncio.sleep(0.5)
+    assert len(site.pids()) == 1
+    assert await site.state() == "closed"
+    second.send_signal(signal.SIGINT)
+    assert (await site.end(second))[0] == 130
+    await until(lambda: not site.left(), seconds=5)
+
+
+async def test_a_locked_run_goes_on_after_a_reset(site: Site) -> None:
+    """LOCKED stays LOCKED until a person resets it; then the same command starts it again."""
+    site.configure(site.trainer("import os, sys; sys.exit(0 if os.path.exists('fixed') else 1)"))
+    assert (await site.call("run"))[0] == 3
+    assert (await site.call("run"))[0] == 3
+    (site.folder / "fixed").touch()
+    code, out, error = await site.call("reset", "toy", "--why", "fixed the path")
+    assert (code, error) == (0, "")
+    code, out, _ = await site.call("run")
+    assert code == 0
+    assert "toy: COMPLETED" in out
+
+
+def _texts(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name not in ("alert.token", "command.token"):
+            yield str(path), path.read_bytes()
+
+
+@pytest.mark.stack
+async def test_secrets_are_nowhere(site: Site) -> None:
+    """Neither token is in any file, output, process list or environment, while everything works with them."""
+    for name, token in (("alert", ALERT_TOKEN), ("command", COMMAND_TOKEN)):
+        file = site.folder / f"{name}.token"
+        file.write_text(token + "\n")
+        file.chmod(0o600)
+    site.configure(
+        site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")),
+        prometheus="{scrape_interval_seconds: 1s, rule_files: ['preset:demo']}",
+        alertmanager="{}",
+        auth="{alert_token_file: alert.token, command_token_file: command.token}",
+    )
+    process = await site.start("run", "--verbose")
+    await until(lambda: len(site.pids()) == 1, seconds=30)
+    seen: list[tuple[str, bytes]] = []
+
+    async def beating() -> bool:
+        """A watchdog alert has come through Prometheus and Alertmanager: their token was taken."""
+        _, out, _ = await site.call("status", "--json")
+        monitoring = json.loads(out)["monitoring"]
+        return monitoring is not None and monitoring["watchdog_age_seconds"] is not None
+
+    for _ in range(40):
+        if await beating():
+            break
+        await asyncio.sleep(0.5)
+    else:
+        pytest.fail("no watchdog came through")
+    code, out, error = await site.call("pause", "toy", "--why", "looking")
+    assert (code, error) == (0, "")
+    seen += _process_list([*site.left(), process.pid, *_children(process.pid)])
+    process.send_signal(signal.SIGINT)
+    code, out, error = await site.end(process)
+    assert code == 130
+    seen += [("stdout", out.encode()), ("stderr", error.encode()), *_texts(site.folder)]
+    assert len(seen) > 10
+    for token in (ALERT_TOKEN, COMMAND_TOKEN):
+        assert [where for where, data in seen if token.encode() in data] == []
+
+
+def _process_list(pids: list[int]) -> list[tuple[str, bytes]]:
+    paths = [Path(f"/proc/{pid}/{name}") for pid in pids for name in ("cmdline", "environ")]
+    return [(str(path), path.read_bytes()) for path in paths]
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_children(int(child))]
+    return found
