@@ -43,7 +43,6 @@ class Tensor:
 
     def __init__(self, value: float) -> None:
         self.value = value
-        self.device = SimpleNamespace(type="cuda", index=0)
         self.device = CUDA
 
     def numel(self) -> int:
@@ -111,18 +110,20 @@ def fake_torch(device: Device) -> Any:
             device.polls += 1
             return device.done >= self.at
 
+    def current_stream(of: Any) -> str:
+        return "stream"
+
+    def empty(size: int, *, dtype: str, pin_memory: bool) -> Pinned:
+        assert pin_memory
+        return Pinned(device, size)
+
     cuda = SimpleNamespace(
         is_current_stream_capturing=lambda: device.capturing,
         is_initialized=lambda: False,
-        current_stream=lambda of: "stream",
+        current_stream=current_stream,
         Event=Event,
     )
-    return SimpleNamespace(
-        Tensor=Tensor,
-        cuda=cuda,
-        stack=Stack,
-        empty=lambda size, *, dtype, pin_memory: Pinned(device, size),
-    )
+    return SimpleNamespace(Tensor=Tensor, cuda=cuda, stack=Stack, empty=empty)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ blocks = st.lists(
 
 
 def brute_force(reports: list[tuple[float, float]], n: int, edge: float) -> tuple[float, float]:
-    """run_min and run_max by their definition, over runs that end at or after ``edge`` or in the last 10 reports."""
+    """run_min and run_max by their definition: over runs that end from ``edge`` on or in the last 10 reports."""
     low, high = -np.inf, np.inf
     for end in range(n - 1, len(reports)):
         if reports[end][0] < edge and end < len(reports) - PATIENCE:

@@ -1,0 +1,249 @@
+"""Real processes: they are stopped, they crash, they fork, they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+import pytest
+
+import fusewire
+
+from .conftest import Trainer, eventually, fetch, samples
+
+Train = Callable[..., Trainer]
+
+LOOP = """
+    import math, os, signal, sys, time
+    import fusewire
+    {before}
+    run = fusewire.attach()
+    print(run.port, flush=True)
+    step = 0
+    while not run.should_stop:
+        step += 1
+        run.step(step, approx_kl=0.5, value_loss=1.0)
+        {body}
+        time.sleep(0.01)
+    {after}
+    sys.exit(run.exit_code)
+"""
+
+
+def loop(*, before: str = "", body: str = "", after: str = "") -> str:
+    return LOOP.format(before=before, body=body, after=after)
+
+
+def test_sigterm(train: Train) -> None:
+    """SIGTERM ends the loop at its next boundary, with exit code 143."""
+    trainer = train(loop(after="print('stopped at', step, flush=True)"))
+    trainer.line()
+    trainer.process.send_signal(signal.SIGTERM)
+    assert trainer.line().startswith("stopped at")
+    assert trainer.wait()[0] == 143
+
+
+def test_a_handler_that_was_there_before(train: Train) -> None:
+    """The trainer's own SIGTERM handler is called too."""
+    before = "signal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True))"
+    trainer = train(loop(before=before))
+    trainer.line()
+    trainer.process.send_signal(signal.SIGTERM)
+    assert trainer.line() == "mine"
+    assert trainer.wait()[0] == 143
+
+
+def test_completed_after_a_stop(train: Train) -> None:
+    """A stop from within is no SIGTERM: exit code 0."""
+    trainer = train(loop(body="run.request_stop()"))
+    assert trainer.wait()[0] == 0
+
+
+def test_attached_in_a_thread(train: Train) -> None:
+    """Away from the main thread there is no signal handler, and everything else works."""
+    trainer = train("""
+        import threading, fusewire
+        def work():
+            run = fusewire.attach()
+            run.step(1, approx_kl=0.5)
+            print(run.port, flush=True)
+            run.request_stop()
+            print(run.should_stop, run.errors.counts["signals"], flush=True)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    """)
+    assert trainer.line().isdigit()
+    assert trainer.line() == "True 0"
+    assert trainer.wait()[0] == 0
+
+
+CRASH = 'run.step(step + 1, value_loss=math.nan); raise FloatingPointError("loss is NaN")'
+
+
+def test_a_crash_is_scraped_once_more(train: Train) -> None:
+    """A trainer that dies of its NaN stays until it has been scraped; then it goes at once, with its traceback."""
+    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="60")
+    port = int(trainer.line())
+    eventually((trainer.attempt_dir / "last-values.json").exists)
+    time.sleep(0.3)
+    assert trainer.process.poll() is None
+    seen = samples(fetch(port)[1])
+    assert seen['rl_nonfinite_total{signal="value_loss"}'] == 1
+    code, errors = trainer.wait(5)
+    assert code == 1
+    assert "FloatingPointError: loss is NaN" in errors
+
+
+def test_a_crash_that_nobody_scrapes(train: Train) -> None:
+    """It lingers no longer than it was told to."""
+    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="0.5")
+    trainer.line()
+    assert trainer.wait(10)[0] == 1
+
+
+def test_lingers_two_intervals(train: Train) -> None:
+    """The linger after a crash is bounded by two observed scrape intervals."""
+    body = "signal.signal(signal.SIGUSR1, lambda *_: (_ for _ in ()).throw(RuntimeError('told to crash')))"
+    trainer = train(loop(before=body), FUSEWIRE_LINGER_SECONDS="60")
+    port = int(trainer.line())
+    for _ in range(3):
+        fetch(port)
+        time.sleep(0.2)
+    trainer.process.send_signal(signal.SIGUSR1)
+    assert trainer.wait(20)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "code"),
+    [
+        ("break", "run.complete(); raise RuntimeError", 1),
+        ("run.request_stop()", "raise RuntimeError", 1),
+        ("raise KeyboardInterrupt", "", -signal.SIGINT),
+        ("sys.exit(3)", "", 3),
+    ],
+    ids=["completed", "stop requested", "Ctrl-C", "sys.exit"],
+)
+def test_no_lingering(train: Train, body: str, after: str, code: int) -> None:
+    """After complete(), a requested stop, Ctrl-C or a chosen exit nothing is waited for."""
+    trainer = train(loop(body=body, after=after), FUSEWIRE_LINGER_SECONDS="600")
+    assert trainer.wait(20)[0] == code
+
+
+def test_sigterm_ends_the_lingering(train: Train) -> None:
+    """A supervisor that stops a lingering trainer does not have to wait."""
+    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="600")
+    trainer.line()
+    assert trainer.process.stderr is not None
+    while "waiting up to" not in trainer.process.stderr.readline():
+        pass
+    trainer.process.send_signal(signal.SIGTERM)
+    assert trainer.wait(10)[0] == 1
+
+
+def test_killed_right_after_a_nan(train: Train) -> None:
+    """The first non-finite value is on disk before step() returns, so even SIGKILL leaves it."""
+    trainer = train(loop(body="if step == 5: run.step(6, value_loss=-math.inf); os.kill(os.getpid(), 9)"))
+    assert trainer.wait()[0] == -9
+    values = json.loads((trainer.attempt_dir / "last-values.json").read_text())
+    assert values["step"] == 6
+    assert values["values"] == {"approx_kl": 0.5, "value_loss": "-Inf"}
+    assert values["nonfinite"] == {"value_loss": 1}
+
+
+def test_last_values_of_a_healthy_run(train: Train) -> None:
+    """They are written about once a second, and once more at the end."""
+    trainer = train(loop(after="run.step(777, approx_kl=0.25)"))
+    trainer.line()
+    path = trainer.attempt_dir / "last-values.json"
+    eventually(path.exists)
+    trainer.process.send_signal(signal.SIGTERM)
+    trainer.wait()
+    assert json.loads(path.read_text())["step"] == 777
+
+
+FORK = """
+    import os, signal, sys, time
+    import fusewire
+    run = fusewire.attach()
+    run.step(1, approx_kl=0.5)
+    print(run.port, flush=True)
+    child = os.fork()
+    if child == 0:
+        run.step(2, approx_kl=0.5)
+        with run.phase("evaluate"):
+            pass
+        {child}
+    print(child, flush=True)
+    {parent}
+"""
+
+
+def test_a_forked_child_can_be_ended(train: Train) -> None:
+    """A forked worker does not inherit the trainer's SIGTERM handler: it dies of it."""
+    trainer = train(
+        FORK.format(child="time.sleep(600)", parent="print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))")
+    )
+    trainer.line()
+    child = int(trainer.line())
+    time.sleep(0.2)
+    os.kill(child, signal.SIGTERM)
+    assert trainer.line() == str(-signal.SIGTERM)
+
+
+def test_a_forked_child_that_crashes(train: Train) -> None:
+    """It neither lingers nor writes files in the trainer's name."""
+    trainer = train(
+        FORK.format(
+            child="raise RuntimeError('in the child')",
+            parent="print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+        ),
+        FUSEWIRE_LINGER_SECONDS="600",
+    )
+    trainer.line()
+    trainer.line()
+    assert trainer.line() == "1"
+    trainer.wait()
+    assert json.loads((trainer.attempt_dir / "last-values.json").read_text())["step"] == 1
+
+
+def test_a_forked_child_frees_the_port(train: Train) -> None:
+    """When the trainer is gone its port is free, though a forked worker lives on."""
+    trainer = train(FORK.format(child="time.sleep(600)", parent="os._exit(0)"))
+    port = int(trainer.line())
+    child = int(trainer.line())
+    trainer.process.wait(10)
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_import_is_light() -> None:
+    """`import fusewire` loads neither torch nor what only an attached process needs."""
+    heavy = ["torch", "numpy", "pynvml", "safetensors", "blake3"]
+    code = f"import sys, fusewire; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_torch_is_never_imported(train: Train) -> None:
+    """A whole run without torch stays without it."""
+    trainer = train(loop(body="run.request_stop()", after="run.complete(); print('torch' in sys.modules)"))
+    trainer.line()
+    assert trainer.line() == "False"
+
+
+def test_version() -> None:
+    """The version that is exported is the distribution's."""
+    assert fusewire.__version__ == version("fusewire")
