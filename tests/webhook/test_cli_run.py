@@ -192,10 +192,12 @@ async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
     first = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=20)
+    address = site.runs / ".fusewire" / "webhook.json"
+    await until(address.exists, seconds=20)
     first.kill()
     await first.communicate()
     second = await site.start("run")
-    await until((site.runs / ".fusewire" / "webhook.json").exists, seconds=20)
+    await until(lambda: f'"pid": {second.pid},' in address.read_text(), seconds=20)
     await asyncio.sleep(0.5)
     assert len(site.pids()) == 1
     assert await site.state() == "closed"
