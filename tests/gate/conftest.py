@@ -265,7 +265,7 @@ async def start_lab(tmp_path: Path) -> AsyncIterator[Start]:
         lab.port = runner.addresses[0][1]
         stacks = []
 
-        async def start(rules: str) -> Lab:
+        async def start(rules: str, *, scraped: bool = True) -> Lab:
             lab.rules.write_text(rules)
             context = start_stack(
                 tmp_path / "stack",
@@ -278,7 +278,8 @@ async def start_lab(tmp_path: Path) -> AsyncIterator[Start]:
             )
             lab.stack = await context.__aenter__()
             stacks.append(context)
-            await lab.scraped()
+            if scraped:
+                await lab.scraped()
             return lab
 
         try:

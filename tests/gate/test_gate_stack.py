@@ -35,7 +35,7 @@ TWO_SIDED_RULE = """
 """
 SLOW_RULE = """
       - record: fusewire:slow
-        expr: count_over_time(vector(1)[10m:1ms])
+        expr: count_over_time(vector(1)[25m:1ms])
       - alert: SlowTrip
         expr: fusewire:slow < 0
         labels: {action: trip, class: divergence}
