@@ -118,7 +118,7 @@ async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:
     """Hand the delivered beats on; true where one counted."""
     alerts = [alert for post in lab.posted for alert in post["alerts"]]
     values = [alert["annotations"]["value"] for alert in alerts if alert["labels"]["alertname"] == "Watchdog"]
-    return any([switch.beat(float(value)) for value in values])
+    return any(switch.beat(float(value)) for value in values)
 
 
 async def test_switch_survives_restarts_and_sees_a_dead_prometheus(start_lab: Start) -> None:
