@@ -127,7 +127,9 @@ class World:
 
     def restart_webhook(self) -> None:
         """Kill the webhook and start it again: only the journal is left."""
-        self.state = fold(reread(self.journal))
+        folded = fold(reread(self.journal))
+        assert folded == self.state, "the state is the fold of the journal"
+        self.state = folded
 
     # What is done -------------------------------------------------------------------------------------
 
