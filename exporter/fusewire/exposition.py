@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 
 from fusewire.guard import Errors
+from fusewire.text import CONTENT_TYPE, TextEncoder
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -43,8 +44,8 @@ class MetricsApp:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``scraped`` is called with the begin of each scrape once it was answered in full."""
-        # Not compressed: on one host gzip costs the trainer's CPU and saves nobody anything.
-        self._metrics: WSGIApplication = make_wsgi_app(registry, disable_compression=True)
+        self._registry = registry
+        self._encoder = TextEncoder()
         self._attempt = attempt
         self._ready = ready
         self._set_window = set_window
@@ -75,7 +76,10 @@ class MetricsApp:
                 text = f"window={window!r}: give seconds, more than 0 and at most {LONGEST_WINDOW:g}"
                 return _text(start_response, HTTPStatus.BAD_REQUEST, text)
             self._set_window(seconds)
-        return _Answer(self._metrics(environ, start_response), lambda: self._scraped(begun))
+        # Not compressed: on one host gzip costs the trainer's CPU and saves nobody anything.
+        body = self._encoder.encode(self._registry)
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+        return _Answer([body], lambda: self._scraped(begun))
 
 
 class _Answer:

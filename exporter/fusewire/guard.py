@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 logger = logging.getLogger("fusewire")
 
 PLACES: tuple[str, ...] = (
-    "step", "minibatch", "signal", "value", "cuda", "phase", "snapshot", "apply_lr", "complete", "signals",
+    "step", "minibatch", "signal", "value", "cuda", "phase", "snapshot", "apply_lr", "complete",
     "exporter", "collector", "last_values", "resume", "files",
 )  # fmt: skip
 """Label values of ``fusewire_exporter_errors_total``, all exported at 0 from the start."""

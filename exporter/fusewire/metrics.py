@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prometheus_client import core
+from prometheus_client.samples import Sample
 
 from fusewire.signals import CATALOGUE, Signal
 
@@ -28,10 +29,10 @@ class Metric:
 
     def family(self, samples: Iterable[tuple[Sequence[str], float]] = ()) -> core.Metric:
         """A gauge or counter family with these label values and values."""
-        cls = core.CounterMetricFamily if self.kind == "counter" else core.GaugeMetricFamily
-        family = cls(self.name, self.help, labels=self.labels)
-        for labels, value in samples:
-            family.add_metric(list(labels), value)
+        family = core.Metric(self.name.removesuffix("_total"), self.help, self.kind)
+        family.samples = [
+            Sample(self.name, dict(zip(self.labels, labels, strict=True)), value) for labels, value in samples
+        ]
         return family
 
     def value(self, value: float) -> core.Metric:

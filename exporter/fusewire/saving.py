@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NO_RUN_DIR = "no_run_dir"
 
-STALL_BOUNDS: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+STALL_BOUNDS: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 1000)
 """Seconds."""
 
 NOWHERE = Path(os.devnull) / "snapshot"

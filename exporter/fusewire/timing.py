@@ -9,7 +9,7 @@ import numpy as np
 from fusewire.fold import Floats
 
 BOUNDS: tuple[float, ...] = (
-    0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400,
+    0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600, 14400,
 )  # fmt: skip
 """Seconds: a step is a CartPole update of a millisecond or an LLM update of hours."""
 

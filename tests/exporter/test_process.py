@@ -75,7 +75,7 @@ def test_attached_in_a_thread(train: Train) -> None:
             run.step(1, approx_kl=0.5)
             print(run.port, flush=True)
             run.request_stop()
-            print(run.should_stop, run.errors.counts["signals"], flush=True)
+            print(run.should_stop, sum(run.errors.counts.values()), flush=True)
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
