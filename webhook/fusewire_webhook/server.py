@@ -1,7 +1,7 @@
-"""The webhook's listener: a socket that is bound before anything else starts, and TLS on it.
+"""The webhook's listener: a socket that is taken before anything else starts, and TLS on it.
 
-Prometheus and Alertmanager need the webhook's port in their configuration, so the port is taken first and
-served last: until then connections are refused and retried, never answered wrongly.
+Prometheus and Alertmanager need the webhook's port in their configuration, so the port is taken first and served
+last: connections that come in between wait in the socket's queue, and are never answered wrongly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BACKLOG = 1024
 
 
 def bind(listen: ListenConfig, *, default_port: int) -> socket.socket:
-    """A bound socket that does not listen yet; port 0 takes a free one.
+    """A listening socket from which nobody accepts yet; port 0 takes a free one.
 
     Args:
         default_port: for a configuration that names none.
@@ -44,6 +44,7 @@ def bind(listen: ListenConfig, *, default_port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setblocking(False)
         bound.bind(address)
+        bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
         remedy = {

@@ -11,11 +11,20 @@ QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.RunDeclared, ev.SnapshotsRemoved)
 
 def verdict(phase: str, decision: str) -> str:
     """A decision with the state that it led to, said once."""
-    return decision if decision.lower().startswith(f"{phase}:") else f"{phase}: {decision}"
+    return plain(decision if decision.lower().startswith(f"{phase}:") else f"{phase}: {decision}")
 
 
-def describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per kind of event
+def plain(text: str) -> str:
+    """One line that does nothing to a terminal: words of alerts and exit reasons come from outside."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def describe(event: Event) -> str:
     """One line about an event."""
+    return plain(_describe(event))
+
+
+def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per kind of event
     match event:
         case ev.RunDeclared():
             return "guarded from now on"

@@ -19,6 +19,10 @@ COLOURS = {"closed": "green", "half_open": "yellow", "open": "red", "locked": "b
 """Of the states, for a terminal."""
 
 
+_FILE_WIDTH = 200
+"""Columns of a table that goes to a file or a pipe."""
+
+
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
@@ -71,7 +75,11 @@ def journaled(folder: RunsFolder) -> dict[str, Any]:
 def _show(overview: dict[str, Any], *, detailed: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
+    from fusewire_webhook.words import plain  # noqa: PLC0415
+
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
     console.print(table(overview["runs"]))
     monitoring = overview["monitoring"]
     if monitoring is None:
@@ -89,13 +97,15 @@ def _show(overview: dict[str, Any], *, detailed: bool) -> None:
         )
     for view in overview["runs"] if detailed else ():
         for line in details(view):
-            console.print(line, markup=False)
+            console.print(plain(line), markup=False)
 
 
 def table(views: list[dict[str, Any]]) -> Table:
     """A row for each run."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+
+    from fusewire_webhook.words import plain  # noqa: PLC0415
 
     rows = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"):
@@ -111,7 +121,7 @@ def table(views: list[dict[str, Any]]) -> Table:
             f"{view['lr_scale']:g}",
             str(view["promoted"][-1]["step"]) if view["promoted"] else "–",
             str(sum(view["trips"].values())),
-            escape(view["decision"]),
+            escape(plain(view["decision"])),
         )
     return rows
 
