@@ -101,6 +101,27 @@ async def test_a_grandchild_that_ignores_sigterm(tmp_path: Path) -> None:
     assert (gone.confirmed, gone.exit_code, gone.killed) == (True, 143, 1)
 
 
+async def test_no_descriptor_is_left_open(actuator: LocalActuator, tmp_path: Path) -> None:
+    """Starts, waits and stops, hurried ones too, leave no file descriptor behind."""
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def once(attempt: int) -> None:
+        handle = await actuator.start(shell(tmp_path, "exec sleep 600", attempt=attempt))
+        waiting = asyncio.create_task(actuator.wait(handle))
+        assert (await actuator.stop(handle, grace_seconds=0.0)).confirmed
+        await waiting
+        assert await is_reaped(handle["keeper"]["pid"])
+        await asyncio.sleep(0.05)
+
+    await once(0)
+    before = await asyncio.to_thread(descriptors)
+    for attempt in range(1, 6):
+        await once(attempt)
+    assert await asyncio.to_thread(descriptors) == before
+
+
 async def test_a_stopped_process_can_obey(actuator: LocalActuator, tmp_path: Path) -> None:
     """A process under SIGSTOP is continued so that it ends by SIGTERM, not by SIGKILL."""
     script = "trap 'exit 9' TERM; echo $$ >$T/pid; while :; do sleep 0.05; done"

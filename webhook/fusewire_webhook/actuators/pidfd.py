@@ -14,10 +14,7 @@ from fusewire_webhook.actuators.tree import ProcessId, ProcessTable
 async def until_ended(table: ProcessTable, processes: Sequence[ProcessId], seconds: float | None = None) -> bool:
     """Wait until every one of these processes has ended; False: ``seconds`` passed first."""
 
-    def open_all() -> list[int]:
-        return [fd for process in processes if (fd := table.open(process)) is not None]
-
-    fds = await asyncio.to_thread(open_all)
+    fds = await _open(table, processes)
     try:
         async with asyncio.timeout(seconds):
             for fd in fds:
@@ -25,9 +22,27 @@ async def until_ended(table: ProcessTable, processes: Sequence[ProcessId], secon
     except TimeoutError:
         return False
     finally:
-        for fd in fds:
-            os.close(fd)
+        _close(fds)
     return True
+
+
+async def _open(table: ProcessTable, processes: Sequence[ProcessId]) -> list[int]:
+    """pidfds of those of the processes that were not reaped; a cancelled caller leaves none open."""
+
+    def open_all() -> list[int]:
+        return [fd for process in processes if (fd := table.open(process)) is not None]
+
+    opening = asyncio.ensure_future(asyncio.to_thread(open_all))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(lambda opened: _close(opened.result()))
+        raise
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 async def readable(fd: int) -> None:
