@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -93,4 +94,7 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    # The interpreter's last collections need not sweep the half million objects of torch: exits are 4 × faster.
+    gc.freeze()
+    sys.exit(exit_code)

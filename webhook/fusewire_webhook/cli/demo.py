@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import importlib.util
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fusewire_webhook.demo.scenarios import SCENARIOS
+from fusewire_webhook.demo.scenarios import SCENARIOS, Scenario
 from fusewire_webhook.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
+
+    from rich.console import Console
+
+WIDTH = 120
+"""Columns where the output is no terminal."""
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,18 +45,20 @@ def _demo(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("gymnasium") is None:
         raise ConfigError("the demonstration trains with torch and gymnasium: pip install 'fusewire[trainer]'")
     folder = arguments.runs / f"demo-{arguments.fault}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return asyncio.run(_show(arguments.fault, folder, Console()))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH, soft_wrap=True)
+    return asyncio.run(_show(SCENARIOS[arguments.fault], folder, console))
 
 
-async def _show(name: str, folder: Path, console: object) -> int:
-    from rich.console import Console  # noqa: PLC0415
-
+async def _show(scenario: Scenario, folder: Path, console: Console) -> int:
+    """Show it; SIGTERM cleans up as Ctrl-C does."""
     from fusewire_webhook.demo.driver import demonstrate  # noqa: PLC0415
 
-    assert isinstance(console, Console)
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        return await demonstrate(SCENARIOS[name], folder, console=console)
-    raise KeyboardInterrupt
+    try:
+        return await demonstrate(scenario, folder, console=console)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

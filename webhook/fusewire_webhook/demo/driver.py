@@ -46,7 +46,7 @@ async def demonstrate(
             await guarded.interrupt()
     guarded.refresh()
     for line in timeline(guarded.entries):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
     if found:
         console.print(table(found, watcher.final_return))
     left = guarded.processes()
@@ -143,4 +143,4 @@ class _Progress:
             self._status.update(text)
         elif time.monotonic() - self._printed >= QUIET_SECONDS:
             self._printed = time.monotonic()
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(text, highlight=False, markup=False)

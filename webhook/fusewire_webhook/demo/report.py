@@ -12,6 +12,20 @@ from fusewire_webhook.demo.incidents import Failure
 from fusewire_webhook.journal import Entry
 from fusewire_webhook.words import QUIET, describe
 
+MOMENTS = (
+    ("fault strikes", "strike"),
+    ("violation in Prometheus", "violation"),
+    ("alert in the journal", "alert"),
+    ("SIGTERM", "sigterm"),
+    ("exit", "exited"),
+    ("all processes gone", "stopped"),
+    ("classified", "classified"),
+    ("rollback", "rolled_back"),
+    ("next attempt runs", "next_started"),
+    ("its first update seen", "first_step"),
+)
+"""Rows of the table: words, and the field of :class:`Failure`."""
+
 
 def timeline(entries: Sequence[Entry]) -> Iterator[str]:
     """One line an event, with the seconds since the first, and below it the decision that it led to."""
@@ -32,13 +46,9 @@ def table(found: Sequence[Failure], final_return: float | None) -> Table:
     for failure in found:
         shown.add_column(f"attempt {failure.attempt}", justify="right")
     shown.add_row("failure", *(f"{f.cause} ({f.failure_class})" for f in found))
-    columns = [dict(_moments(failure)) for failure in found]
-    for name in (
-        "fault strikes", "violation in Prometheus", "alert in the journal", "SIGTERM", "exit", "classified",
-        "all processes gone", "rollback", "next attempt runs", "its first update seen",
-    ):  # fmt: skip
-        if any(name in column for column in columns):
-            shown.add_row(name, *(column.get(name, "–") for column in columns))
+    for name, field in MOMENTS:
+        if any(getattr(failure, field) is not None for failure in found):
+            shown.add_row(name, *(_moment(failure, field) for failure in found))
     shown.add_section()
     shown.add_row("detection (violation → exit)", *(_between(f.violation, f.exited) for f in found))
     shown.add_row("back at work (exit → first update)", *(_between(f.exited, f.first_step) for f in found))
@@ -49,26 +59,15 @@ def table(found: Sequence[Failure], final_return: float | None) -> Table:
     return shown
 
 
-def _moments(failure: Failure) -> Iterator[tuple[str, str]]:
-    named = (
-        ("fault strikes", failure.strike),
-        ("violation in Prometheus", failure.violation),
-        ("alert in the journal", failure.alert),
-        ("SIGTERM", failure.sigterm),
-        ("exit", failure.exited),
-        ("classified", failure.classified),
-        ("all processes gone", failure.stopped),
-        ("rollback", failure.rolled_back),
-        ("next attempt runs", failure.next_started),
-        ("its first update seen", failure.first_step),
-    )
-    before: float | None = None
-    for name, at in named:
-        if at is None:
-            continue
-        clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 100) % 100:02d}"
-        yield name, clock if before is None else f"{clock}  {at - before:+6.2f} s"
-        before = at
+def _moment(failure: Failure, field: str) -> str:
+    at: float | None = getattr(failure, field)
+    if at is None:
+        return "–"
+    clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 100) % 100:02d}"
+    fields = [name for _, name in MOMENTS]
+    known = [getattr(failure, name) for name in fields[: fields.index(field)]]
+    before = [moment for moment in known if moment is not None]
+    return f"{clock}  {at - before[-1]:+6.2f} s" if before else clock
 
 
 def _between(start: float | None, end: float | None) -> str:

@@ -51,7 +51,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="entropy-collapse",
-            faults=("entropy-collapse:10",),
+            faults=("entropy-collapse:2",),
             story="the entropy bonus turns into a penalty: the policy stops exploring",
         ),
         Scenario(
