@@ -87,10 +87,20 @@ class Recorder:
         self.step = step
         names = [*signals]
         segment = self.segment if names == self.segment.names else self.switch(names)
-        segment.extend(signals.values())
-        segment.tick(time)
+        try:
+            segment.extend(signals.values())
+            segment.tick(time)
+        except BaseException:
+            self.realign()
+            raise
         if len(segment.times) >= SLICE:
             self.fold()
+
+    def realign(self) -> None:
+        """After an exception in the middle of a row: leave the row behind, in a segment that is given up."""
+        segment = self.segment
+        if len(segment.values) != len(segment.times) * len(segment.names):
+            self.switch(segment.names)
 
     def switch(self, names: list[str]) -> Segment:
         """The next steps report other signals than the last one."""

@@ -22,7 +22,7 @@ from fusewire.guard import Errors, guarded, logger
 from fusewire.learning_rate import LearningRateScaler
 from fusewire.lingering import CrashHook, Scrapes
 from fusewire.phases import Phase, Phases
-from fusewire.saving import LoadedSnapshot, Saver
+from fusewire.saving import NOWHERE, LoadedSnapshot, Saver
 from fusewire.screening import Screen
 from fusewire.segments import SLICE
 from fusewire.signals import CATALOGUE, Signal
@@ -161,8 +161,11 @@ class Run:
                 if len(segment.times) >= SLICE:
                     recorder.fold(wait=len(segment.times) >= 16 * SLICE)
                 return
-        except Exception:
-            total = None  # a value that cannot be added: a string, None, tensors of two devices
+        except Exception:  # a value that cannot be added: a string, None, tensors of two devices
+            self._recorder.realign()
+        except BaseException:  # Ctrl-C in the middle of a row
+            self._recorder.realign()
+            raise
         self._step_carefully(step, signals)
 
     def minibatch(self, **signals: Scalar) -> None:
@@ -262,7 +265,10 @@ class Run:
         ``rl_snapshot_failures_total{reason}``, and the training goes on.
         """
         if not self._active:
-            raise RuntimeError("the run is closed, or this is a forked child of its process")
+            with contextlib.suppress(Exception):
+                yield NOWHERE
+            return
+        self._poll()
         with self._saver.folder(step, replay_watermark=replay_watermark, extra=extra) as folder:
             yield folder
 
