@@ -65,6 +65,9 @@ class Engine:
     def views(self) -> Iterable[RunView]:
         return tuple(self._views.values())
 
+    def view(self, run: str) -> RunView:
+        return self._views[run]
+
     def change(self, run: str, **changes: Any) -> None:
         self._views[run] = replace(self._views[run], **changes)
 

@@ -290,6 +290,30 @@ async def test_work_of_a_round_is_bounded(make: Make) -> None:
     assert {promotion[0] for promotion in world.engine.promotions} == set(names)
 
 
+async def test_snapshots_become_stable_in_the_order_of_their_steps(make: Make) -> None:
+    """Several that pass in one round are promoted oldest first, so that the newest one is the last."""
+    world = make()
+    names = [write_snapshot(world.runs_dir / RUN, step) for step in (1, 2, 3)]
+    await world.after(2.0)
+    world.prometheus.steps[RUN] = 50.0
+    world.promoter._runs[RUN].candidates[names[0]].next_look = 1000.0
+    await world.after(30.0)
+    assert [promotion[1] for promotion in world.engine.promotions] == names
+
+
+async def test_overtaken_snapshot_is_not_promoted_any_more(make: Make) -> None:
+    """A person promoted a newer one: the link never goes back to an older one."""
+    world = make()
+    name = await ripe(world)
+    newer = {"name": "step-000000000009-a000", "step": 9, "attempt": 0}
+    world.engine.change(RUN, promoted=(newer,))
+    await world.after(30.0)
+    (candidate,) = world.promoter.latest(RUN)
+    assert candidate["name"] == name
+    assert candidate["reasons"] == ["overtaken: step-000000000009-a000 is stable already"]
+    assert world.engine.promotions == []
+
+
 async def test_baselines_of_the_newest_stable_snapshot_are_shown_for_the_present_attempt(make: Make) -> None:
     """Promotion shows the frozen baselines, and the next attempt is judged against the same ones."""
     shown: list[tuple[str, int, dict[str, dict[str, float]]]] = []

@@ -40,6 +40,8 @@ class Runs(Protocol):
 
     def views(self) -> Iterable[RunView]: ...
 
+    def view(self, run: str) -> RunView: ...
+
     def submit(self, run: str, event: Event) -> Awaitable[Any]: ...
 
     def promote(
@@ -203,13 +205,12 @@ class Promoter:
             await _give_way(number)
         await asyncio.gather(*(self._submit(name, event) for name, event in steps))
         await self._scan(views, facts)
-        ripe: list[tuple[RunView, Candidate]] = []
-        for number, (name, view) in enumerate(views.items()):
-            candidates = tuple(self._runs[name].candidates.values())
-            ripe += [(view, candidate) for candidate in candidates if self._is_ripe(view, candidate, facts)]
+        due: list[tuple[float, RunView, Candidate]] = []
+        for number, view in enumerate(views.values()):
+            due += self._due(view, facts)
             await _give_way(number)
-        ripe.sort(key=lambda pair: (pair[1].next_look, pair[1].step))
-        for view, candidate in ripe[: self._judgements]:
+        due.sort(key=lambda entry: entry[0])
+        for _, view, candidate in due[: self._judgements]:
             await self._judge(view, candidate, facts)
 
     async def flush(self) -> None:
@@ -329,23 +330,23 @@ class Promoter:
 
     # Judgement ----------------------------------------------------------------------------------------
 
+    def _due(self, view: RunView, facts: Survey) -> list[tuple[float, RunView, Candidate]]:
+        """The candidates of a run to be judged now, oldest first: none is promoted over an older one that waits."""
+        candidates = sorted(self._runs[view.run].candidates.values(), key=lambda c: (c.attempt, c.step))
+        ripe = [candidate for candidate in candidates if self._is_ripe(view, candidate, facts)]
+        since = min((candidate.next_look for candidate in ripe), default=float("inf"))
+        return [(since, view, candidate) for candidate in ripe] if since <= facts.now else []
+
     def _is_ripe(self, view: RunView, candidate: Candidate, facts: Survey) -> bool:
         """Judge by the cheap facts; true where only costly ones can tell more, or something is to be done."""
-        if view.state not in {"closed", "half_open", "completed"} or view.shut_down:
-            return self._note(
-                view.run, candidate, Verdict(answer="inconclusive", reasons=(f"state: the run is {view.state}",))
-            )
-        if candidate.attempt != view.attempt:
-            return self._note(
-                view.run,
-                candidate,
-                Verdict(answer="inconclusive", reasons=("attempt: it has ended; its steps come no more",)),
-            )
+        held = _held(view, candidate)
+        if held:
+            return self._note(view.run, candidate, Verdict(answer="inconclusive", reasons=(held,)))
         policy = self._policy(view.run)
         verdict = judge(self._facts(view, candidate, facts), policy)
         if verdict.answer != "fail" and not _only_unasked(verdict):
             return self._note(view.run, candidate, verdict)
-        return facts.now >= candidate.next_look
+        return True
 
     async def _judge(self, view: RunView, candidate: Candidate, facts: Survey) -> None:
         run, policy = self._runs[view.run], self._policy(view.run)
@@ -377,7 +378,8 @@ class Promoter:
             await self._promote(view.run, candidate, verdict, baselines)
 
     async def _promote(self, name: str, candidate: Candidate, verdict: Verdict, baselines: Baselines) -> None:
-        if self._degraded():
+        held = _held(self._engine.view(name), candidate)
+        if held or self._degraded():
             return
         try:
             await self._engine.promote(
@@ -474,6 +476,23 @@ class Promoter:
 
 def _only_unasked(verdict: Verdict) -> bool:
     return verdict.answer == "inconclusive" and all(reason.startswith("unasked:") for reason in verdict.reasons)
+
+
+def _held(view: RunView, candidate: Candidate) -> str:
+    """Why the run's state leaves nothing to judge; empty: it does not."""
+    if view.shut_down:
+        return "state: the run is shut down"
+    if view.state not in {"closed", "half_open", "completed"}:
+        return f"state: the run is {view.state}"
+    if candidate.attempt != view.attempt:
+        return "attempt: it has ended; its steps come no more"
+    if (
+        view.promoted
+        and int(view.promoted[-1]["step"]) > candidate.step
+        and view.promoted[-1]["attempt"] == view.attempt
+    ):
+        return f"overtaken: {view.promoted[-1]['name']} is stable already"
+    return ""
 
 
 async def _give_way(number: int) -> None:
