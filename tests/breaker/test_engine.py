@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fusewire.snapshots import SnapshotStore
+from fusewire_webhook import engine
+from fusewire_webhook.actuators import Gone, Handle
+from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
+from fusewire_webhook.events import Command, Event
 from fusewire_webhook.evidence_protocol import ExitEvidence
 from fusewire_webhook.policy import Policy
+from fusewire_webhook.state import RunState
+from fusewire_webhook.subscription import Subscription
 
 from .doubles import RUN, guarding, quick, trip, write_snapshot
 
@@ -103,3 +114,362 @@ async def test_a_completed_run_takes_the_promotion_of_its_last_snapshot(tmp_path
         name = await guard.promote(300, 0)
         assert SnapshotStore(guard.run_dir).stable().name == name  # type: ignore[union-attr]
         assert [p["name"] for p in guard.engine.view(RUN).promoted] == [name]
+
+
+# One run never delays another ---------------------------------------------------------------------------
+
+
+async def test_a_slow_stop_never_delays_another_run(tmp_path: Path) -> None:
+    """While one run's trainer refuses to die, another is stopped, rolled back and restarted."""
+    hold = asyncio.Event()
+    actuator = FakeActuator()
+    stop = actuator.stop
+
+    async def stubborn(handle: Handle, *, grace_seconds: float) -> Gone:
+        if handle["run"] == "slow":
+            await hold.wait()
+        return await stop(handle, grace_seconds=grace_seconds)
+
+    actuator.stop = stubborn  # type: ignore[method-assign]
+    async with guarding(tmp_path, runs={"slow": quick(), "fast": quick()}, actuator=actuator) as guard:
+        for run in ("slow", "fast"):
+            await guard.running(0, run=run)
+        await guard.engine.submit("slow", trip(0))
+        await guard.engine.submit("fast", trip(0))
+        await guard.running(1, run="fast")
+        assert guard.engine.view("slow").state == "open"
+        hold.set()
+        await guard.running(1, run="slow")
+
+
+async def test_runs_that_are_not_configured_are_left_alone(tmp_path: Path) -> None:
+    """What the journal holds of a run that this webhook does not guard starts nothing."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        with pytest.raises(UnknownRunError, match="'other'"):
+            await guard.engine.submit("other", trip(0))
+        actuator = guard.actuator
+    async with guarding(tmp_path, runs={"other": quick()}, actuator=actuator) as guard:
+        await guard.running(0, run="other")
+        assert [view.run for view in guard.engine.views()] == ["other"]
+        assert actuator.alive(RUN) == [0]
+
+
+# A disk that is full ------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_journaled_is_not_acted_on(tmp_path: Path) -> None:
+    """With a full disk a trip is an error for its sender, and nobody is stopped."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        put = guard.journal.put
+
+        def refuse(run: str, event: Event) -> asyncio.Future[int]:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.set_exception(JournalError("database or disk is full"))
+            return future
+
+        guard.journal.put = refuse  # type: ignore[method-assign]
+        before = guard.state
+        with pytest.raises(JournalError, match="full"):
+            await guard.engine.submit(RUN, trip(0))
+        assert guard.state is before
+        assert guard.actuator.stops == []
+        guard.journal.put = put  # type: ignore[method-assign]
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+
+
+async def test_an_outcome_that_could_not_be_journaled_is_produced_again(tmp_path: Path, monkeypatch: Any) -> None:
+    """The stop is done once more when the disk has room again, and the run goes on."""
+    monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        put, refusals = guard.journal.put, iter(range(3))
+
+        def refuse_stops(run: str, event: Event) -> asyncio.Future[int]:
+            if event.kind == "stop_confirmed" and next(refusals, None) is not None:
+                raise JournalError("database or disk is full")
+            return put(run, event)
+
+        guard.journal.put = refuse_stops  # type: ignore[method-assign]
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+        assert guard.kinds().count("stop_confirmed") == 1
+
+
+# Stopping and starting ----------------------------------------------------------------------------------
+
+
+async def test_an_unconfirmed_stop_locks_and_starts_no_second_trainer(tmp_path: Path) -> None:
+    """SIGKILL does not reap: LOCKED, "host needs attention", and the target stays listed."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        guard.actuator.unstoppable.add(RUN)
+        await guard.engine.submit(RUN, trip(0))
+        view = await guard.engine.wait_finished(RUN)
+        assert view.state == "locked"
+        assert view.reason == "host needs attention: process 4711 is in uninterruptible sleep"
+        assert guard.actuator.alive(RUN) == [0]
+        assert [target.attempt for target in guard.engine.targets()] == [0]
+        guard.actuator.unstoppable.clear()
+        await guard.engine.command(RUN, Command(verb="reset", who="ann", why="rebooted"))
+        await guard.running(1)
+
+
+async def test_a_command_that_cannot_be_started_locks_with_the_reason(tmp_path: Path) -> None:
+    """A typing error in the command is told once, in a sentence."""
+    actuator = FakeActuator()
+    actuator.broken[RUN] = "trian: no such file"
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        view = await guard.engine.wait_finished(RUN)
+        assert (view.state, view.reason) == ("locked", "attempt 0 could not be started: trian: no such file")
+        assert guard.engine.targets() == []
+
+
+async def test_a_trainer_that_ended_while_the_webhook_was_away_is_looked_after(tmp_path: Path) -> None:
+    """The next webhook finds the exit status and restarts the run."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        actuator = guard.actuator
+    actuator.exit(RUN, 0, 1)
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        assert (await guard.running(1)).infrastructure_failures == 1
+
+
+async def test_a_living_trainer_is_taken_up_not_started_again(tmp_path: Path) -> None:
+    """A restart of the webhook leaves trainers, attempts and targets as they are."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        before, [target] = guard.engine.view(RUN), guard.engine.targets()
+        actuator = guard.actuator
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        assert guard.engine.view(RUN) == before
+        assert guard.engine.targets() == [target]
+        assert len(actuator.processes) == 1
+
+
+async def test_a_changed_policy_is_journaled(tmp_path: Path) -> None:
+    """Decisions are folded with the policy that held when they were made."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        actuator = guard.actuator
+    async with guarding(tmp_path, quick(retry={"lr_factor": 0.25}), actuator=actuator) as guard:
+        assert guard.kinds().count("run_declared") == 2
+        await guard.engine.submit(RUN, trip(0))
+        assert (await guard.running(1)).lr_scale == 0.25
+
+
+async def test_a_backoff_ends_at_once_when_a_person_decides(tmp_path: Path) -> None:
+    """A rollback during a long back-off does not wait for it."""
+    async with guarding(tmp_path, quick(retry={"backoff_seconds": 300.0})) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        guard.actuator.exit(RUN, 0, 1)
+        await guard.until(lambda state: state.stage == "backoff")
+        await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="no patience", snapshot="100"))
+        assert (await guard.running(1)).resumed_step == 100
+
+
+async def test_the_exporters_own_word_on_its_port_is_followed(tmp_path: Path, monkeypatch: Any) -> None:
+    """An exporter that found its port busy is scraped where it says it listens (client_python#155)."""
+    monkeypatch.setattr(engine, "ENDPOINT_SECONDS", 0.01)
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        said = {"host": "127.0.0.2", "port": 4321, "pid": 1, "attempt": 0}
+        (guard.run_dir / "attempts" / "000" / "exporter.json").write_text(json.dumps(said))
+        async with asyncio.timeout(10):
+            while guard.engine.targets()[0].port != 4321:  # noqa: ASYNC110 - a file is being polled
+                await asyncio.sleep(0.01)
+        assert guard.engine.targets()[0].host == "127.0.0.2"
+
+
+# Snapshots ----------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_passes_over_a_snapshot_that_is_not_clean(tmp_path: Path) -> None:
+    """A candidate with a pending trip alert since goes to quarantine; the clean one before it is resumed."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        clean, unclean = (write_snapshot(guard.run_dir, step, 0) for step in (200, 300))
+        guard.evidence.unclean[unclean] = ("KLSpike was pending",)
+        guard.actuator.exit(RUN, 0, 1)
+        assert (await guard.running(1)).resumed_from == clean
+        assert guard.store.get(unclean).state == "quarantined"
+
+
+async def test_a_crash_without_an_answer_from_prometheus_prefers_the_promoted_snapshot(tmp_path: Path) -> None:
+    """An unknown candidate is no clean one; with nothing promoted it is still better than nothing."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        unknown = write_snapshot(guard.run_dir, 50, 0)
+        guard.evidence.unclean[unknown] = None
+        guard.actuator.exit(RUN, 0, 1)
+        assert (await guard.running(1)).resumed_from == unknown
+        promoted = await guard.promote(100, 1)
+        guard.evidence.unclean[write_snapshot(guard.run_dir, 200, 1)] = None
+        guard.actuator.exit(RUN, 1, 1)
+        assert (await guard.running(2)).resumed_from == promoted
+
+
+async def test_an_unreadable_stable_snapshot_goes_to_quarantine_and_the_one_before_it_is_used(
+    tmp_path: Path,
+) -> None:
+    """The bytes of the target are checked before anything is rolled back to it."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        older, newest = await guard.promote(100, 0), await guard.promote(200, 0)
+        (guard.run_dir / "snapshots" / newest / "state.bin").write_bytes(b"200 of x")
+        await guard.engine.submit(RUN, trip(0))
+        assert (await guard.running(1)).resumed_from == older
+        assert guard.store.get(newest).state == "quarantined"
+
+
+async def test_promotions_that_must_not_be_are_refused(tmp_path: Path) -> None:
+    """Not the snapshots of a tripped attempt, not of an abandoned line, not damaged ones, not missing ones."""
+
+    async def refusal(name: str) -> str:
+        with pytest.raises(CommandError) as refused:
+            await guard.engine.promote(RUN, name, by="gate", evidence={}, baselines={})
+        return str(refused.value)
+
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        damaged = write_snapshot(guard.run_dir, 120, 0)
+        (guard.run_dir / "snapshots" / damaged / "state.bin").write_bytes(b"120 of x")
+        assert "state.bin" in await refusal(damaged)
+        assert "no such snapshot" in await refusal("step-000000000999-a000")
+        left = write_snapshot(guard.run_dir, 150, 0)
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+        assert "quarantine" in await refusal(left)
+        assert [snapshot.step for snapshot in guard.state.promoted] == [100]
+
+
+async def test_a_promotion_that_was_not_journaled_is_found_at_the_next_start(tmp_path: Path) -> None:
+    """The webhook was killed between the link and the journal."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        name = write_snapshot(guard.run_dir, 100, 0)
+        guard.store.promote(name, by="gate", evidence={})
+        actuator = guard.actuator
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        assert [snapshot.name for snapshot in guard.state.promoted] == [name]
+
+
+async def test_retention_after_a_promotion_is_journaled(tmp_path: Path) -> None:
+    """What was deleted is no target any more."""
+    config = quick(snapshots={"keep_promoted": 1, "keep_total": 1})
+    async with guarding(tmp_path, config) as guard:
+        await guard.running(0)
+        names = [await guard.promote(step, 0) for step in (100, 200)]
+        await guard.until(lambda state: [snapshot.name for snapshot in state.promoted] == names[1:])
+        assert [info.name for info in guard.store.list()] == names[1:]
+
+
+# The purge hook -----------------------------------------------------------------------------------------
+
+
+async def test_the_purge_hook_gets_the_targets_watermark(tmp_path: Path) -> None:
+    """After the rollback the hook is told up to where the replay data is good; braces of its own survive."""
+    told = tmp_path / "told"
+    hook = ("sh", "-c", 'printf "%s %s" "$1" "$2" > "$0"', str(told), "{watermark}", '{"keep": 1}')
+    async with guarding(tmp_path, quick(purge_command=hook)) as guard:
+        await guard.running(0)
+        name = write_snapshot(guard.run_dir, 100, 0, watermark=4711)
+        await guard.engine.promote(RUN, name, by="gate", evidence={}, baselines={})
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+        assert told.read_text() == '4711 {"keep": 1}'
+
+
+@pytest.mark.parametrize(
+    ("hook", "seconds", "reason"),
+    [
+        (("sh", "-c", "echo no route to the database; exit 3"), 60.0, "exit code 3: no route to the database"),
+        (("sleep", "60"), 0.05, "exit code 124: not done in 0.05 s"),
+        (("no-such-hook",), 60.0, "exit code 127"),
+    ],
+)
+async def test_a_purge_hook_that_fails_locks(
+    hook: tuple[str, ...], seconds: float, reason: str, tmp_path: Path
+) -> None:
+    """Failed, too slow or missing: the next attempt is not started on data that the bad policy wrote."""
+    async with guarding(tmp_path, quick(purge_command=hook, purge_timeout_seconds=seconds)) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        await guard.engine.submit(RUN, trip(0))
+        view = await guard.engine.wait_finished(RUN)
+        assert view.state == "locked"
+        assert reason in view.reason
+        assert guard.actuator.alive(RUN) == []
+
+
+# People -------------------------------------------------------------------------------------------------
+
+
+async def test_commands_name_snapshots_by_step_or_name_and_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """What a person asks for in vain comes back as one sentence; nothing is journaled."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        entries = len(guard.kinds())
+        for command, words in (
+            (
+                Command(verb="rollback", who="ann", why="", snapshot="90"),
+                "no usable snapshot 90; steps that it has: 100",
+            ),
+            (Command(verb="reset", who="ann", why=""), "only a locked run can be reset"),
+            (Command(verb="promote", who="ann", why="", snapshot="100"), "promoted already"),
+        ):
+            with pytest.raises(CommandError, match=words):
+                await guard.engine.command(RUN, command)
+        assert len(guard.kinds()) == entries
+
+
+async def test_pause_and_resume_hold_a_trip_until_it_is_reported_again(tmp_path: Path) -> None:
+    """Nothing happens to a paused run; after the resume the next report of the alert acts."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.engine.command(RUN, Command(verb="pause", who="ann", why="debugging"))
+        await guard.engine.submit(RUN, trip(0))
+        view = guard.engine.view(RUN)
+        assert (view.paused, view.held_trip) == (True, "KLSpike on attempt 0 at step 0")
+        view = await guard.engine.command(RUN, Command(verb="resume", who="ann", why=""))
+        assert (view.paused, view.held_trip, view.attempt) == (False, "", 0)
+        assert guard.actuator.stops == []
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+
+
+async def test_a_subscriber_sees_everything_once_and_ends_with_the_engine(tmp_path: Path) -> None:
+    """A subscription yields what the journal holds, in its order, and ends when the engine closes."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        subscription = guard.engine.subscribe()
+        first = await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+    seen = [(seq, event.kind) async for _, seq, event in subscription]
+    assert seen == [(entry.seq, entry.event.kind) for entry in guard.journal.read(after=first - 1)]
+
+
+async def test_a_reader_that_falls_behind_loses_its_subscription_not_the_engine() -> None:
+    """A subscription's memory is bounded."""
+    closed: list[Subscription] = []
+    subscription = Subscription(on_close=closed.append, backlog=2)
+    for seq in range(5):
+        subscription.put((RUN, seq, trip(0)))
+    assert closed == [subscription]
+    assert [seq async for _, seq, _ in subscription] == [0, 1]
+
+
+async def test_a_failing_listener_does_not_stop_the_engine(tmp_path: Path) -> None:
+    """Who only watches cannot break what is watched."""
+
+    def fail(run: str, seq: int, event: Event, state: RunState) -> None:
+        raise RuntimeError("metrics are broken")
+
+    async with guarding(tmp_path, listeners=(fail,)) as guard:
+        await guard.running(0)

@@ -267,7 +267,7 @@ class Effects:
     async def _resume(self, action: ResumeNewest, seq: int) -> Event:
         async with self._store_lock:
             try:
-                info = await self._newest_clean()
+                info = await self._newest_clean(action.attempt)
                 reason = f"left behind by a restart: {action.reason}"
                 target = None if info is None else info.name
                 moved = await self.blocking(self.store.roll_back, target, reason=reason, journal_entry=seq)
@@ -275,7 +275,7 @@ class Effects:
                 return RollbackFailed(reason=str(error))
         return _rolled_back(info, moved)
 
-    async def _newest_clean(self) -> SnapshotInfo | None:
+    async def _newest_clean(self, attempt: int) -> SnapshotInfo | None:
         """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
 
         Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
@@ -286,7 +286,7 @@ class Effects:
         while (info := await self.blocking(self.store.newest_verified, tuple(passed))) is not None:
             if info.state == "promoted":
                 return info
-            unclean = await self._evidence.unclean_since(self.run, info.attempt, info.name)
+            unclean = await self._evidence.unclean_since(self.run, attempt, info.name)
             if unclean is not None and not unclean:
                 return info
             if unclean is None and unknown is None:

@@ -33,5 +33,8 @@ class Evidence(Protocol):
         ...
 
     async def unclean_since(self, run: str, attempt: int, snapshot: str) -> tuple[str, ...] | None:
-        """Trip alerts, pending or firing, since the snapshot was written; empty: none; None: no answer."""
+        """Divergence alerts, pending or firing, since the snapshot was written, from its attempt to ``attempt``.
+
+        Empty: none; None: no answer.
+        """
         ...
