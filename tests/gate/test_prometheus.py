@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -25,7 +26,8 @@ async def answers() -> AsyncIterator[dict[str, Any]]:
     """``body`` and ``status`` of every answer; the base URL is ``url``, an open session ``session``."""
     told: dict[str, Any] = {"body": OK, "status": 200}
 
-    async def answer(_: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        told["authorization"] = request.headers.get("Authorization")
         body = told["body"] if isinstance(told["body"], str) else json.dumps(told["body"])
         return web.Response(status=told["status"], text=body)
 
@@ -103,6 +105,20 @@ async def test_alertmanager_that_answers_an_error_is_no_empty_list(answers: dict
     for ask in (client.silences, client.alerts, client.status):
         with pytest.raises(PrometheusError, match="answered 500"):
             await ask()
+
+
+async def test_password_in_the_url_is_sent_and_never_told(answers: dict[str, Any]) -> None:
+    """Basic authentication comes from the URL; no message holds it."""
+    url = answers["url"].replace("http://", "http://ada:s3cret@")
+    answers["body"] = {"status": "error", "error": "boom"}
+    client = Prometheus(url + "/", session=answers["session"])
+    with pytest.raises(PrometheusError) as caught:
+        await client.query("up")
+    assert answers["authorization"] == "Basic " + base64.b64encode(b"ada:s3cret").decode()
+    away = Prometheus("http://ada:s3cret@127.0.0.1:9", session=answers["session"])
+    with pytest.raises(PrometheusError) as other:
+        await away.ready()
+    assert "s3cret" not in str(caught.value) + str(other.value) + client.base_url
 
 
 def test_durations_are_whole_milliseconds() -> None:

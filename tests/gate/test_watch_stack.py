@@ -50,7 +50,7 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
     """Undelivered alerts are acted on while they fire and recorded when they are over; silences pause."""
     lab = await start_lab(rule_file(TRIP_RULE, PENDING_RULE, STALL_RULE, WATCHDOG_RULE))
     engine, prometheus = lab.engine, lab.prometheus
-    evidence = PrometheusEvidence(prometheus, runs_dir=lab.runs_dir, scrape_interval=INTERVAL, pending_seconds=1.5)
+    evidence = PrometheusEvidence(prometheus, runs_dir=lab.runs_dir, scrape_interval=INTERVAL)
     found: list[str] = []
     reconciler = Reconciler(engine, prometheus=prometheus, confirm=0.2, on_found=found.append)
 
@@ -78,6 +78,13 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
     assert exit_evidence.failure_class == "divergence"
     assert exit_evidence.reasons == ("ValueLossExplosion was pending",)
     assert await evidence.unclean_since(RUN, 0, name) == ("ValueLossExplosion was pending",)
+
+    # a trainer that died meanwhile is judged by what was pending at its last scrape, also some time later
+    lab.exporter.up = False
+    await lab.train(2.0)
+    exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
+    assert exit_evidence.reasons == ("ValueLossExplosion was pending",)
+    lab.exporter.up = True
 
     # a NaN makes it one too
     lab.exporter.signals["value_loss"] = float("nan")

@@ -32,8 +32,7 @@ class PrometheusEvidence:
     Args:
         runs_dir: folder of all runs.
         scrape_interval: seconds.
-        pending_seconds: an alert that was active within this time before an exit is evidence on it. It spans the
-            settle period and the time in which Prometheus still evaluates the last scrape.
+        evaluation_interval: seconds; None: as often as scrapes happen.
     """
 
     def __init__(
@@ -42,12 +41,13 @@ class PrometheusEvidence:
         *,
         runs_dir: Path,
         scrape_interval: float = 1.0,
-        pending_seconds: float = 20.0,
+        evaluation_interval: float | None = None,
     ) -> None:
         self._prometheus = prometheus
         self._runs_dir = runs_dir
         self._scrape_interval = scrape_interval
-        self._pending_seconds = pending_seconds
+        evaluation = scrape_interval if evaluation_interval is None else evaluation_interval
+        self._round = scrape_interval + evaluation
 
     async def exit_evidence(self, run: str, attempt: int, run_dir: Path) -> ExitEvidence:
         """Divergence where a divergence alert was active or a value was non-finite, else infrastructure."""
@@ -77,7 +77,7 @@ class PrometheusEvidence:
         attempts = "|".join(str(number) for number in range(since, max(since, attempt) + 1))
         where = f"run={label_value(run)},attempt=~{label_value(attempts + '|')}"
         try:
-            seconds = self._pending_seconds + seconds_past_slack(self._scrape_interval)
+            seconds = 2 * self._round + seconds_past_slack(self._scrape_interval)
             seconds += await seconds_past(
                 self._prometheus, run=run, attempt=since, step=step, scrape_interval=self._scrape_interval
             )
@@ -91,11 +91,26 @@ class PrometheusEvidence:
         return tuple(sorted(_alert(sample) for sample in samples))
 
     async def _alerts(self, run: str, attempt: int) -> list[str]:
+        """Divergence alerts that were active around the attempt's last scrape.
+
+        That scrape is still evaluated for 3.5 intervals; what had cleared two rounds before it speaks of the past.
+        """
+        around = 6 * self._round
+        until = await self._last_scrape(run, attempt)
         samples = await self._prometheus.query(
             'count by (alertname, alertstate) (count_over_time(ALERTS{action="trip",class!="infrastructure",'
-            f'run={label_value(run)},attempt=~"{attempt}|"}}[{duration(self._pending_seconds)}]))'
+            f'run={label_value(run)},attempt=~"{attempt}|"}}[{duration(around)}]))',
+            None if until is None else until + 4 * self._round,
         )
         return sorted(_alert(sample) for sample in samples)
+
+    async def _last_scrape(self, run: str, attempt: int) -> float | None:
+        """When the attempt was last scraped, on Prometheus' clock; None: not within ten minutes."""
+        up = f"up{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
+        samples = await self._prometheus.query(
+            f"max(max_over_time((timestamp({up}) and ({up} == 1))[10m:{duration(self._scrape_interval)}]))"
+        )
+        return samples[0].value if samples else None
 
     async def _nonfinite(self, run: str, attempt: int) -> list[str]:
         where, window = f"run={label_value(run)},attempt={label_value(str(attempt))}", duration(SEEN_SECONDS)

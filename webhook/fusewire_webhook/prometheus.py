@@ -7,6 +7,7 @@ OpenAPI description (``api/v2``).
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import aiohttp
+from yarl import URL
 
 from fusewire_webhook.errors import PrometheusError
 
@@ -141,12 +143,17 @@ class ManagedAlert:
 
 
 class _Client:
-    """What both clients share: one GET or POST, one error line."""
+    """What both clients share: one GET or POST, one error line. A password in the URL never reaches a message."""
 
     name = ""
 
     def __init__(self, base_url: str, *, session: aiohttp.ClientSession, timeout: float = 5.0) -> None:
-        self.base_url = base_url.rstrip("/")
+        url = URL(base_url)
+        self._headers: dict[str, str] = {}
+        if url.user is not None:
+            pair = f"{url.user}:{url.password or ''}".encode()
+            self._headers["Authorization"] = "Basic " + base64.b64encode(pair).decode()
+        self.base_url = str(url.with_user(None)).rstrip("/")
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout)
 
@@ -154,7 +161,9 @@ class _Client:
         url = self.base_url + path
         method = "GET" if form is None else "POST"
         try:
-            async with self._session.request(method, url, data=form, timeout=self._timeout) as response:
+            async with self._session.request(
+                method, url, data=form, timeout=self._timeout, headers=self._headers
+            ) as response:
                 return response.status, await response.read()
         except TimeoutError as error:
             raise PrometheusError(f"{self.name} at {url} did not answer within {self._timeout.total} s") from error
