@@ -1,6 +1,6 @@
 """Runs a scenario once per effect on the disk, each time killing the process (SIGKILL) just before that effect.
 
-Started as a program with a scenario's name and an empty folder, it leaves one run directory per crash, named by the
+Started as a program with a scenario's name and a folder, it leaves one run directory per crash, named by the
 number of the effect. It is a program of its own so that the process it forks has a single thread.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -102,9 +103,11 @@ def killer(after: int) -> FileLayer:
 
 def main(scenario: str, top: Path) -> None:
     prepare, act = SCENARIOS[scenario]
+    prepared = top.with_name("prepared")
+    prepare(prepared)
     for after in itertools.count():
         run_dir = top / str(after)
-        prepare(run_dir)
+        shutil.copytree(prepared, run_dir, symlinks=True)
         child = os.fork()
         if child == 0:
             act(run_dir, killer(after))

@@ -19,12 +19,12 @@ from .support import small_state, writer
 def crashes(scenario: str, top: Path) -> Iterator[Path]:
     """The run directories after a kill before each effect, the last one after no kill."""
     subprocess.run(
-        [sys.executable, "-m", "snapshots.crash_walk", scenario, str(top)],
+        [sys.executable, "-m", "snapshots.crash_walk", scenario, str(top / "runs")],
         check=True,
         cwd=Path(__file__).parents[1],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    found = sorted(top.iterdir(), key=lambda path: int(path.name))
+    found = sorted((top / "runs").iterdir(), key=lambda path: int(path.name))
     assert len(found) > 3
     yield from found
 

@@ -69,3 +69,13 @@ def test_swapping_to_the_same_target_touches_nothing(tmp_path: Path) -> None:
     SnapshotStore(tmp_path).set_active(name)
     assert (tmp_path / "active").lstat().st_ino == before
     assert load_state(tmp_path / "active")
+
+
+def test_a_swap_is_durable(tmp_path: Path) -> None:
+    """The new link takes the old one's place by a rename, and the folder is fsynced after it."""
+    write(tmp_path, 1)
+    effects: list[tuple[str, str]] = []
+    layer = FileLayer(lambda effect, path: effects.append((effect, path.name)))
+    swap_link(tmp_path / "active", tmp_path / "snapshots" / "step-000000000001-a000", layer)
+    assert [effect for effect, _ in effects] == ["unlink", "symlink", "rename", "fsync"]
+    assert effects[2:] == [("rename", "active"), ("fsync", tmp_path.name)]

@@ -167,3 +167,40 @@ def test_links_in_a_snapshot_are_refused(tmp_path: Path) -> None:
         (folder / "weights").symlink_to("/etc/hostname")
     assert observer.reasons == ["state"]
     assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+class Effects:
+    """A hook that writes down what happens, in order."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.log: list[tuple[str, str]] = []
+
+    def __call__(self, effect: str, path: Path) -> None:
+        self.log.append((effect, path.relative_to(self.run_dir).as_posix()))
+
+    def last(self, effect: str, path: str) -> int:
+        return max(index for index, entry in enumerate(self.log) if entry == (effect, path))
+
+
+def test_everything_is_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
+    """Files, manifest and folders are fsynced after their last change and before the rename; its folder after it."""
+    effects = Effects(tmp_path)
+    one = writer(tmp_path, files=FileLayer(effects))
+    one.save(1, small_state())
+    one.wait()
+    with one.folder(2) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "w").write_bytes(b"w")
+    for step, written in ((1, ["state.json", "state.safetensors"]), (2, ["inner/w"])):
+        staging = f"snapshots/.staging-step-{step:012d}-a000"
+        named = effects.last("rename", f"snapshots/step-{step:012d}-a000")
+        for name in written:
+            assert effects.last("fsync", f"{staging}/{name}") < named
+        for name in written if step == 1 else []:
+            assert effects.last("write", f"{staging}/{name}") < effects.last("fsync", f"{staging}/{name}")
+        manifest = effects.last("rename", f"{staging}/manifest.json")
+        if step == 2:
+            assert manifest < effects.last("fsync", f"{staging}/inner") < named
+        assert manifest < effects.last("fsync", staging) < named
+        assert effects.log[named + 1] == ("fsync", "snapshots")

@@ -5,7 +5,6 @@ The copy is all that the training loop waits for. It is laid out as the file wil
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import sys
@@ -118,10 +117,12 @@ class HostBuffer:
 
 
 def host_memory(size: int) -> Bytes:
-    """``size`` zero bytes at the start of a page, on huge pages where the system has them (fewer page faults)."""
+    """``size`` zero bytes at the start of a page, given back to the system with the last array on them.
+
+    On ordinary pages: huge ones, tried with ``MADV_HUGEPAGE``, made the first touch several times slower on virtual
+    machines, whose hosts have to provide each of them anew.
+    """
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)[:size]
 
 

@@ -277,11 +277,7 @@ class SnapshotStore:
         if running_attempt is not None:
             self.remove_leftovers(before_attempt=running_attempt)
         active = linked_name(self._run_dir / ACTIVE_LINK)
-        quarantined = sorted(
-            (info for info in self.list() if info.state == "quarantined"),
-            key=lambda info: _quarantined_at(info.path),
-        )
-        infos = [*(info for info in self.list() if info.state != "quarantined"), *quarantined]
+        infos = sorted(self.list(), key=lambda info: _quarantined_at(info.path))
         protected = {*busy, *([] if active is None else [active])}
         doomed = plan_retention(infos, policy, self._clock(), protected)
         paths = {info.name: info.path for info in infos}
@@ -383,10 +379,19 @@ def _describe(path: Path) -> SnapshotInfo | None:
         attempt=attempt,
         path=path,
         state=state,
-        size=manifest.size if manifest else sum(p.lstat().st_size for p in path.rglob("*")),
-        time=manifest.time if manifest else path.lstat().st_mtime,
+        size=manifest.size if manifest else _size_on_disk(path),
+        time=manifest.time if manifest else 0.0,
         why=why,
     )
+
+
+def _size_on_disk(path: Path) -> int:
+    """Bytes of the files below ``path``, as far as they can be seen."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for inner in path.rglob("*"):
+            size += inner.lstat().st_size
+    return size
 
 
 def _read_json(path: Path) -> dict[str, Any]:
