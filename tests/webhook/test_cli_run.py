@@ -4,105 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
-import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.actuators.keeper import ENVIRONMENT_MARK
-from fusewire_webhook.actuators.tree import ProcessTable
+from .process_site import LEAVES, STAYS, Site, site
+from .site import ALERT_TOKEN, COMMAND_TOKEN, until
 
-from .site import ALERT_TOKEN, COMMAND_TOKEN, away, until
-
-PATIENT = """
-import os, signal, time
-signal.signal(signal.SIGTERM, {handler})
-open("started", "a").write(f"{{os.getpid()}}\\n")
-while True:
-    time.sleep(0.01)
-"""
-
-
-class Site:
-    """A folder with a configuration and trainers, in which ``fusewire`` runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.runs = folder / "runs"
-        self.processes: list[asyncio.subprocess.Process] = []
-
-    def configure(self, command: list[str], **settings: str) -> None:
-        """One run; the servers are away unless the settings say otherwise."""
-        given = {
-            "prometheus": f"{{url: '{away()}'}}",
-            "alertmanager": f"{{url: '{away()}'}}",
-            "listen": "{port: 0}",
-            "stop": "{grace_seconds: 30, kill_seconds: 1, gpu_release_seconds: 1}",
-        } | settings
-        stop = given.pop("stop")
-        retry = given.pop("retry", "{settle_seconds: 0, backoff_seconds: 0, infrastructure_failures: 2}")
-        lines = [f"{key}: {value}" for key, value in given.items()]
-        run = f"{{command: {json.dumps(command)}, stop: {stop}, retry: {retry}}}"
-        (self.folder / "fusewire.yml").write_text("\n".join([*lines, f"runs: {{toy: {run}}}", ""]))
-
-    def trainer(self, text: str) -> list[str]:
-        """A command that runs this program."""
-        (self.folder / "train.py").write_text(textwrap.dedent(text))
-        return [sys.executable, "train.py"]
-
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "fusewire_webhook",
-            *arguments,
-            cwd=self.folder,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        self.processes.append(process)
-        return process
-
-    async def call(self, *arguments: str) -> tuple[int, str, str]:
-        """Run ``fusewire`` to its end: exit code, stdout, stderr."""
-        return await self.end(await self.start(*arguments))
-
-    async def end(self, process: asyncio.subprocess.Process) -> tuple[int, str, str]:
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        return process.returncode, out.decode(), err.decode()
-
-    def pids(self) -> list[int]:
-        """PIDs of the trainers that came up, in order."""
-        file = self.folder / "started"
-        return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-    def left(self) -> list[int]:
-        """Processes of any attempt that still live."""
-        table = ProcessTable()
-        folders = self.runs.glob("*/attempts/*")
-        return [pid for folder in folders for pid in table.marked(ENVIRONMENT_MARK, str(folder))]
-
-    async def state(self) -> str:
-        _, out, _ = await self.call("status", "toy", "--json")
-        return str(json.loads(out)["runs"][0]["state"])
-
-
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    site = Site(tmp_path)
-    yield site
-    for process in site.processes:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    for pid in site.left():
-        os.kill(pid, signal.SIGKILL)
+__all__ = ["site"]
 
 
 async def test_a_command_that_ends_well(site: Site) -> None:
@@ -137,7 +48,7 @@ async def test_an_interrupt_stops_everything_and_can_be_continued(
     site: Site, number: signal.Signals, code: int
 ) -> None:
     """The trainer gets its SIGTERM, nothing is left running, and the same command starts the next attempt."""
-    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    site.configure(site.trainer(LEAVES))
     first = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=20)
     first.send_signal(number)
@@ -152,7 +63,7 @@ async def test_an_interrupt_stops_everything_and_can_be_continued(
 
 async def test_a_second_interrupt_hurries(site: Site) -> None:
     """A trainer that ignores SIGTERM has 30 s of grace; whoever presses twice does not wait for it."""
-    site.configure(site.trainer(PATIENT.format(handler="signal.SIG_IGN")))
+    site.configure(site.trainer(STAYS))
     process = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=20)
     process.send_signal(signal.SIGINT)
@@ -166,7 +77,7 @@ async def test_a_second_interrupt_hurries(site: Site) -> None:
 
 async def test_an_interrupt_while_it_starts(site: Site) -> None:
     """A signal that comes before anything runs ends it at once."""
-    site.configure(site.trainer(PATIENT.format(handler="signal.SIG_IGN")))
+    site.configure(site.trainer(STAYS))
     process = await site.start("run")
     await until((site.runs / ".fusewire" / "lock").exists, seconds=20)
     process.send_signal(signal.SIGTERM)
@@ -176,7 +87,7 @@ async def test_an_interrupt_while_it_starts(site: Site) -> None:
 
 async def test_a_second_run_on_the_same_folder_is_refused(site: Site) -> None:
     """One line names the folder and the PID of who guards it; the first one goes on."""
-    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    site.configure(site.trainer(LEAVES))
     first = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=20)
     code, _, error = await site.call("run")
@@ -189,7 +100,7 @@ async def test_a_second_run_on_the_same_folder_is_refused(site: Site) -> None:
 
 async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     """After SIGKILL the trainer lives on; the next ``run`` adopts it and does not start a second one."""
-    site.configure(site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")))
+    site.configure(site.trainer(LEAVES))
     first = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=20)
     address = site.runs / ".fusewire" / "webhook.json"
@@ -233,7 +144,7 @@ async def test_secrets_are_nowhere(site: Site) -> None:
         file.write_text(token + "\n")
         file.chmod(0o600)
     site.configure(
-        site.trainer(PATIENT.format(handler="lambda *_: os._exit(143)")),
+        site.trainer(LEAVES),
         prometheus="{scrape_interval_seconds: 1s, rule_files: ['preset:demo']}",
         alertmanager="{}",
         auth="{alert_token_file: alert.token, command_token_file: command.token}",

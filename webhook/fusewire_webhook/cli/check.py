@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +45,10 @@ def _check(arguments: argparse.Namespace) -> int:
     config, source = configuration(arguments)
     steps: list[tuple[str, Callable[[], Sequence[str]]]] = [
         (f"configuration ({source})", lambda: [f"warning: {text}" for text in warnings(config)]),
-        ("rules", lambda: rule_problems(arguments.rules or config.prometheus.rule_files)),
     ]
+    rules = arguments.rules or config.prometheus.rule_files
+    if rules or config.prometheus.url is None:
+        steps.append(("rules", lambda: rule_problems(rules)))
     if None in (config.prometheus.url, config.alertmanager.url):
         steps.append(("generated configuration", lambda: generated_problems(config)))
     if config.prometheus.url is not None:
@@ -82,20 +83,10 @@ def _report(title: str, step: Callable[[], Sequence[str]]) -> bool:
 def rule_problems(entries: Sequence[str]) -> list[str]:
     """What is wrong with rule files: promtool's word, and the labels and metrics of every trip rule."""
     from fusewire_webhook.packs import rule_files  # noqa: PLC0415
-    from fusewire_webhook.stack.binaries import check_rules, resolve_rule_files  # noqa: PLC0415
+    from fusewire_webhook.rulecheck import check_rules  # noqa: PLC0415
+    from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
-    files = resolve_rule_files(rule_files(entries))
-    asyncio.run(check_rules(shutil.which("promtool"), files))
-    found = [] if shutil.which("promtool") else ["warning: promtool is not on PATH: the syntax is not checked"]
-    return found + list(_trip_rules(files))
-
-
-def _trip_rules(files: Sequence[str]) -> Iterator[str]:
-    if importlib.util.find_spec("fusewire_webhook.rulecheck") is None:
-        return
-    from fusewire_webhook import rulecheck  # noqa: PLC0415
-
-    yield from (str(problem) for problem in rulecheck.check_rules([Path(file) for file in files]))
+    return [str(one) for one in check_rules([Path(file) for file in resolve_rule_files(rule_files(entries))])]
 
 
 def generated_problems(config: Config) -> list[str]:
