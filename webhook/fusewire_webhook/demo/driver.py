@@ -113,7 +113,8 @@ class Watcher:
                 return state.phase == "locked" and self.guarded.exit_code is not None
             case "notified":
                 labels = matchers(run=self.guarded.run, alertname=self._scenario.alert, alertstate="firing")
-                return bool(await self.guarded.query(f"ALERTS{labels}")) and not found
+                struck = any(self.guarded.run_dir.glob("fault-*.json"))
+                return struck and not found and bool(await self.guarded.query(f"ALERTS{labels}"))
             case "recovered":
                 reached = self._target is None or (self.final_return or 0.0) >= self._target
                 failed = [failure for failure in found if failure.failure_class == self._scenario.failure_class]

@@ -78,7 +78,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="memory-leak",
-            faults=("memory-leak:16:60",),
+            faults=("memory-leak:8:60",),
             outcome="notified",
             alert="HostMemoryLeak",
             story="memory leaks: people are told, nothing is stopped",
