@@ -1,0 +1,224 @@
+"""`fusewire check` on rules: what it accepts, and what it says against rules that could not stop a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusewire_webhook.rulecheck import Problem, check_rules
+
+RULES = Path(__file__).parents[2] / "rules"
+
+GOOD = """
+groups:
+  - name: g
+    interval: 1s
+    rules:
+      - record: mine:kl:three
+        expr: max by (run, attempt) (last_over_time(rl_approx_kl_run_min{steps="3"}[4s]))
+      - alert: Trip
+        expr: mine:kl:three > 1 unless on (run, attempt) last_over_time(rl_phase_seconds[4s]) > 0
+        keep_firing_for: 10m
+        labels: {action: trip, class: divergence, severity: critical}
+        annotations: {summary: s, description: d, runbook_url: "https://runbooks.example/Trip"}
+"""
+
+Check = Callable[[str], list[Problem]]
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    def run(text: str) -> list[Problem]:
+        path = tmp_path / "x.rules.yaml"
+        path.write_text(text)
+        return check_rules([path])
+
+    return run
+
+
+def with_expression(expression: str) -> str:
+    return GOOD.replace(
+        "mine:kl:three > 1 unless on (run, attempt) last_over_time(rl_phase_seconds[4s]) > 0", expression
+    )
+
+
+def test_the_default_pack_and_an_override_file_are_fit() -> None:
+    """Nothing is wrong with the rules that come with fusewire, loaded together."""
+    assert check_rules(sorted(RULES.glob("*.yaml"))) == []
+
+
+@pytest.mark.parametrize("preset", sorted((RULES / "presets").glob("*.yaml")), ids=lambda path: path.name)
+def test_each_preset_is_fit(preset: Path) -> None:
+    """Nothing is wrong with a preset."""
+    assert check_rules([preset]) == []
+
+
+def test_good_rules_are_good(check: Check) -> None:
+    """A rule that keeps the contract is not complained about."""
+    assert check(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("class: divergence, ", "", "class"),
+        ("class: divergence", "class: odd", "class"),
+        (", severity: critical", "", "severity"),
+        ("summary: s, ", "", "summary"),
+        ("description: d, ", "", "description"),
+        (', runbook_url: "https://runbooks.example/Trip"', "", "runbook_url"),
+        ("        keep_firing_for: 10m\n", "", "keep_firing_for"),
+        ("action: trip,", 'action: trip, attempt: "0",', "sets the label attempt"),
+    ],
+)
+def test_a_broken_contract_is_an_error_that_names_the_rule(check: Check, old: str, new: str, word: str) -> None:
+    """Each label and annotation of a trip rule is demanded, with the remedy."""
+    assert old in GOOD
+    (problem,) = check(GOOD.replace(old, new))
+    assert problem.severity == "error"
+    assert problem.rule == "Trip"
+    assert word in str(problem)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "max(mine:kl:three) > 1",
+        "max by (run) (mine:kl:three) > 1",
+        "max without (attempt) (mine:kl:three) > 1",
+        "mine:kl:three > on (run) mine:kl:three",
+        "mine:kl:three > ignoring (run) mine:kl:three",
+        "mine:kl:three > 1 or vector(1)",
+        "absent(mine:kl:three)",
+        "vector(1) > 0",
+        'count_values by (run) ("v", mine:kl:three)',
+        "max by (run) (mine:kl:three) > on (run) group_left () max by (run) (mine:kl:three)",
+    ],
+)
+def test_an_expression_that_loses_run_or_attempt_is_an_error(check: Check, expression: str) -> None:
+    """A trip without run and attempt could stop nobody, or somebody else."""
+    (problem,) = check(with_expression(expression))
+    assert problem.severity == "error"
+    assert "loses the labels" in problem.message
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "mine:kl:three > 1",
+        "topk by (run) (1, mine:kl:three) > 1",
+        "max without (instance) (mine:kl:three) > 1",
+        "mine:kl:three > on (run, attempt) mine:kl:three",
+        "mine:kl:three > on (run) group_left () max by (run) (mine:kl:three)",
+        "max by (run) (mine:kl:three) < on (run) group_right () mine:kl:three",
+        "2 * mine:kl:three > scalar(max(mine:kl:three))",
+        "-abs(clamp_max(mine:kl:three, 3)) < 1 and on (run) mine:kl:three",
+        'label_replace(mine:kl:three, "x", "$1", "run", "(.*)") > 1',
+        "max_over_time(mine:kl:three[5m:10s]) > 1",
+    ],
+)
+def test_an_expression_that_keeps_both_is_accepted(check: Check, expression: str) -> None:
+    """What keeps run and attempt by PromQL's rules is not complained about."""
+    assert check(with_expression(expression)) == []
+
+
+def test_a_recording_rule_that_loses_a_label_is_found_behind_the_alert(check: Check) -> None:
+    """Labels are followed through recording rules."""
+    problems = check(GOOD.replace("max by (run, attempt) (", "max by (run) ("))
+    assert [problem.rule for problem in problems] == ["Trip"]
+    assert "attempt" in problems[0].message
+
+
+def test_every_rule_of_a_record_counts(check: Check) -> None:
+    """Where several rules make one series, the worst decides."""
+    second = """
+      - record: mine:kl:three
+        labels: {kind: other}
+        expr: max(last_over_time(rl_approx_kl_run_min[4s]))
+      - alert: Trip"""
+    problems = check(GOOD.replace("\n      - alert: Trip", second))
+    assert "loses the labels attempt, run" in problems[0].message
+
+
+def test_an_unknown_metric_is_named_with_the_nearest_known(check: Check) -> None:
+    """A typo is an error with a proposal."""
+    (problem,) = check(with_expression('last_over_time(rl_aprox_kl_run_min{steps="3"}[4s]) > 1'))
+    assert "rl_aprox_kl_run_min" in problem.message
+    assert problem.remedy == "did you mean rl_approx_kl_run_min?"
+
+
+def test_a_signal_of_the_trainers_own_is_a_warning_until_it_is_declared(tmp_path: Path) -> None:
+    """Users may declare signals; fusewire cannot know them all."""
+    path = tmp_path / "x.rules.yaml"
+    path.write_text(with_expression("last_over_time(rl_my_own_number_indeed[4s]) > 1"))
+    (problem,) = check_rules([path])
+    assert problem.severity == "warning"
+    assert str(problem).startswith("warning: ")
+    assert check_rules([path], metrics={"rl_my_own_number_indeed"}) == []
+
+
+def test_a_raw_gauge_is_an_error_in_trips_and_behind_them_only(check: Check) -> None:
+    """One missed scrape must not silence a trip; people's alerts may do as they like."""
+    raw = GOOD.replace('last_over_time(rl_approx_kl_run_min{steps="3"}[4s])', 'rl_approx_kl_run_min{steps="3"}')
+    (problem,) = check(raw)
+    assert problem.rule == "mine:kl:three"
+    assert "last_over_time" in problem.remedy
+    assert check(raw.replace("action: trip", "action: notify")) == []
+
+
+def test_a_range_that_one_missed_scrape_in_three_would_empty_is_an_error(check: Check) -> None:
+    """The range must be longer than three intervals of the group."""
+    (problem,) = check(GOOD.replace('steps="3"}[4s]', 'steps="3"}[3s]'))
+    assert "too little" in problem.message
+    assert check(GOOD.replace("interval: 1s", "interval: 250ms").replace("[4s]", "[1s]")) == []
+
+
+def test_a_missing_runbook_is_an_error_where_runbooks_lie_and_a_warning_elsewhere(tmp_path: Path) -> None:
+    """A relative runbook must exist beside the rules."""
+    path = tmp_path / "rules" / "x.rules.yaml"
+    path.parent.mkdir()
+    path.write_text(GOOD.replace("https://runbooks.example/Trip", "docs/runbooks/Trip.md"))
+    assert [problem.severity for problem in check_rules([path])] == ["warning"]
+    runbook = tmp_path / "docs" / "runbooks" / "Trip.md"
+    runbook.parent.mkdir(parents=True)
+    assert [problem.severity for problem in check_rules([path])] == ["error"]
+    runbook.write_text("# Trip")
+    assert check_rules([path]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("groups: [", "yaml"),
+        ("- 1", "rule"),
+        (with_expression("max by (run (x)"), "parse error"),
+        (GOOD.replace("alert: Trip", "alrt: Trip"), "alrt"),
+    ],
+)
+def test_what_promtool_refuses_is_reported_and_other_files_still_checked(
+    tmp_path: Path, text: str, word: str
+) -> None:
+    """A syntax error in one file does not hide what is wrong in another."""
+    broken, other = tmp_path / "broken.rules.yaml", tmp_path / "other.rules.yaml"
+    broken.write_text(text)
+    other.write_text(GOOD.replace(", severity: critical", ""))
+    problems = check_rules([broken, other])
+    assert {problem.file for problem in problems} == {broken, other}
+    assert any(word in str(problem).lower() for problem in problems if problem.file == broken)
+
+
+def test_without_promtool_everything_else_is_still_checked(tmp_path: Path) -> None:
+    """A missing promtool is a warning; the contract is checked all the same."""
+    path = tmp_path / "x.rules.yaml"
+    path.write_text(GOOD.replace(", severity: critical", ""))
+    problems = check_rules([path], promtool="no-such-promtool")
+    assert [problem.severity for problem in problems] == ["warning", "error"]
+
+
+def test_a_missing_file_is_a_problem_of_that_file(tmp_path: Path) -> None:
+    """A path that does not exist is named."""
+    problems = check_rules([tmp_path / "none.yaml"])
+    assert problems
+    assert all(problem.file.name == "none.yaml" for problem in problems)
