@@ -7,18 +7,29 @@ import base64
 import gzip
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from blockbuster import BlockBuster
 
 from fusewire_webhook.app import build_app
 from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.redact import Secret
 
 from .app_doubles import Beats, Engine, build
+
+
+@pytest.fixture(autouse=True)
+def blocking_calls() -> Iterator[None]:
+    """A blocking call of the webhook on the event loop is an error."""
+    detector = BlockBuster("fusewire_webhook")
+    detector.activate()
+    yield
+    detector.deactivate()
+
 
 ALERT, COMMAND = "alert-token-0123456789", "command-token-0123456789"
 Client = TestClient[web.Request, web.Application]
@@ -86,6 +97,19 @@ async def test_what_was_not_stored_is_asked_for_again(serve: Open, engine: Engin
     assert (await samples(client))['fusewire_intake_errors_total{reason="not_stored"}'] == 1
     engine.full = False
     assert (await client.post("/alerts", json=body(alert()))).status == 200
+
+
+async def test_a_journal_that_cannot_store_makes_it_unready(serve: Open, engine: Engine) -> None:
+    """A full disk shows in ``/readyz`` until something was stored again."""
+    client = await serve()
+    engine.full = True
+    await client.post("/alerts", json=body(alert()))
+    response = await client.get("/readyz")
+    assert response.status == 503
+    assert (await response.json())["reasons"] == ["journal: journal.db: no space left on device"]
+    engine.full = False
+    await client.post("/alerts", json=body(alert()))
+    assert (await client.get("/readyz")).status == 200
 
 
 async def test_an_alert_of_an_unknown_run_is_announced(serve: Open, engine: Engine) -> None:

@@ -29,6 +29,7 @@ from fusewire_webhook.intake import PayloadReason
 from fusewire_webhook.state import RunState
 from fusewire_webhook.view import RunView
 
+VERSION = importlib.metadata.version("fusewire")
 STATES = ("closed", "open", "half_open", "locked", "completed")
 FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
 
@@ -91,9 +92,9 @@ class Metrics:
         self._watchdog_age = Gauge(
             "fusewire_watchdog_age_seconds", "Since the last beat of the watchdog, in seconds.", **declared
         )
-        Gauge("fusewire_build_info", "Version of fusewire; always 1.", ["version"], **declared).labels(
-            importlib.metadata.version("fusewire")
-        ).set(1)
+        Gauge("fusewire_build_info", "Version of fusewire; always 1.", ["version"], **declared).labels(VERSION).set(
+            1
+        )
         self._runs = _Runs(views)
         self.registry.register(self._runs)
         for outcome in get_args(AlertOutcome):

@@ -94,6 +94,8 @@ class Receiver:
         self._beat = beat
         self._clock = clock
         self.strangers = Strangers()
+        self.not_stored = ""
+        """Why the last alert could not be stored; empty: it was."""
 
     async def handle(self, request: web.Request) -> web.Response:
         """The handler of ``POST /alerts``."""
@@ -141,6 +143,8 @@ class Receiver:
         except JournalError as error:
             log.error("alert %r of run %r was not stored: %s", alert.name, alert.run, error)
             self._metrics.alert("not_stored")
+            self.not_stored = str(error)
             return False
+        self.not_stored = ""
         self._metrics.alert("trip" if alert.is_trip else "recorded")
         return True

@@ -27,7 +27,7 @@ from fusewire_webhook.config import Config
 from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.deps import Deps
 from fusewire_webhook.engine import Engine
-from fusewire_webhook.errors import ConfigError, WebhookError
+from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.events import MonitoringChanged
 from fusewire_webhook.evidence import PrometheusEvidence
 from fusewire_webhook.journal import Journal
@@ -225,11 +225,11 @@ class _Parts:
     async def _watch_changed(self, status: WatchStatus) -> None:
         """Journal for each run that the watch is degraded, or whole again."""
         event = MonitoringChanged(at=time.time(), degraded=status.degraded, reasons=status.reasons)
-        for view in self.engine.views():
-            try:
-                await self.engine.submit(view.run, event)
-            except WebhookError as error:
-                log.error("run %s: the change of the watch is not journaled: %s", view.run, error)
+        runs = [view.run for view in self.engine.views()]
+        stored = await asyncio.gather(*(self.engine.submit(run, event) for run in runs), return_exceptions=True)
+        for run, outcome in zip(runs, stored, strict=True):
+            if isinstance(outcome, BaseException):
+                log.error("run %s: the change of the watch is not journaled: %s", run, outcome)
 
     async def _read_log(self, run: str, after: int, limit: int) -> list[dict[str, Any]]:
         entries = await asyncio.to_thread(lambda: list(self.journal.read(run, after, limit)))

@@ -79,7 +79,9 @@ async def _guard(config: Config, progress: Progress) -> int:
             taken.asked, stack.enter_async_context(serving(config, default_port=0, progress=progress.say))
         )
         if not started:
+            progress.say("interrupted before anything was started")
             return taken.exit_code
+        progress.before(service.engine.views())
         following = asyncio.ensure_future(progress.follow(service))
         try:
             done, _ = await unless(taken.asked, _all_finished(service, config))

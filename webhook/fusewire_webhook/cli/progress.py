@@ -50,6 +50,14 @@ class Progress:
         """One line with the time of day."""
         self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {line}"))
 
+    def before(self, views: Sequence[RunView]) -> None:
+        """What runs that have ended before need in order to go on."""
+        for view in views:
+            if view.state == "completed":
+                self.say(
+                    f"{view.run}: completed before; train another with --name, or in another folder with --runs"
+                )
+
     async def follow(self, service: Service) -> None:
         """Show what happens until cancelled."""
         for view in service.engine.views():
