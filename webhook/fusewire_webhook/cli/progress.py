@@ -95,5 +95,6 @@ class Progress:
 
     async def _refresh(self, service: Service) -> None:
         while self._console.is_terminal:
-            self._live.update(table([view.to_json() for view in service.engine.views()]), refresh=True)
+            views = [view.to_json() for view in service.engine.views()]
+            self._live.update(table(views, decisions=False), refresh=True)
             await asyncio.sleep(_REFRESH_SECONDS)

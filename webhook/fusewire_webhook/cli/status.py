@@ -100,20 +100,21 @@ def _show(overview: dict[str, Any], *, detailed: bool) -> None:
             console.print(plain(line), markup=False)
 
 
-def table(views: list[dict[str, Any]]) -> Table:
-    """A row for each run."""
+def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
+    """A row for each run; with ``decisions`` its last one too."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     from fusewire_webhook.words import plain  # noqa: PLC0415
 
     rows = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"):
+    columns = ["run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"]
+    for name in columns if decisions else columns[:-1]:
         rows.add_column(name)
     for view in views:
         colour = COLOURS.get(view["state"], "")
         held = " (paused)" if view["paused"] else " (observing)" if view["mode"] == "observe" else ""
-        rows.add_row(
+        cells = [
             escape(view["run"]),
             f"[{colour}]{view['state'].upper()}[/]{held}",
             str(view["attempt"]),
@@ -122,7 +123,8 @@ def table(views: list[dict[str, Any]]) -> Table:
             str(view["promoted"][-1]["step"]) if view["promoted"] else "–",
             str(sum(view["trips"].values())),
             escape(plain(view["decision"])),
-        )
+        ]
+        rows.add_row(*cells if decisions else cells[:-1])
     return rows
 
 
