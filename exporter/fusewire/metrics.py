@@ -74,6 +74,21 @@ def run_max(signal: Signal) -> Metric:
     )
 
 
+def past_min(signal: Signal) -> Metric:
+    """``rl_<signal>_past_min``."""
+    return Metric(
+        name=f"rl_{signal.name}_past_min", help="Lowest finite report of the attempt, the last 19 reports left out."
+    )
+
+
+def past_max(signal: Signal) -> Metric:
+    """``rl_<signal>_past_max``."""
+    return Metric(
+        name=f"rl_{signal.name}_past_max",
+        help="Highest finite report of the attempt, the last 19 reports left out.",
+    )
+
+
 def minibatch_max(signal: Signal) -> Metric:
     """``rl_<signal>_minibatch_max``."""
     return Metric(
@@ -82,6 +97,12 @@ def minibatch_max(signal: Signal) -> Metric:
     )
 
 
+REPORTS = Metric(
+    name="rl_reports_total",
+    kind="counter",
+    labels=("signal",),
+    help="Steps of this attempt that reported the signal.",
+)
 NONFINITE = Metric(
     name="rl_nonfinite_total",
     kind="counter",
@@ -183,9 +204,10 @@ CGROUP_OOM_KILLS = Metric(
 )
 
 ALL: tuple[Metric, ...] = (
-    NONFINITE, NONFINITE_STREAK, STEP, UPDATES, ENV_STEPS, EPISODES, LR_SCALE, SECONDS_SINCE_STEP, STEP_DURATION,
-    STEP_DURATION_USUAL, PHASE, PHASE_SECONDS, PHASE_EXPECTED, RETURN_SMOOTHED, RETURN_PEAK, RETURN_FLOOR,
-    SNAPSHOTS, SNAPSHOT_FAILURES, SNAPSHOT_LAST_STEP, SNAPSHOT_STALL, SNAPSHOT_IN_FLIGHT, ERRORS, INFO, GPU_UP,
+    REPORTS, NONFINITE, NONFINITE_STREAK, STEP, UPDATES, ENV_STEPS, EPISODES, LR_SCALE, SECONDS_SINCE_STEP,
+    STEP_DURATION, STEP_DURATION_USUAL, PHASE, PHASE_SECONDS, PHASE_EXPECTED, RETURN_SMOOTHED, RETURN_PEAK,
+    RETURN_FLOOR, SNAPSHOTS, SNAPSHOT_FAILURES, SNAPSHOT_LAST_STEP, SNAPSHOT_STALL, SNAPSHOT_IN_FLIGHT, ERRORS, INFO,
+    GPU_UP,
     GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_PROCESS_MEMORY, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_ENERGY, GPU_ECC,
     TORCH_ALLOCATED, TORCH_RESERVED, CGROUP_CURRENT, CGROUP_LIMIT, CGROUP_PEAK, CGROUP_OOM_KILLS,
 )  # fmt: skip
@@ -205,5 +227,6 @@ def sample_names(signals: Sequence[Signal] = CATALOGUE) -> frozenset[str]:
     """Name of every series that an exporter with these signals can show."""
     families = [*ALL]
     for signal in signals:
-        families += [last(signal), run_min(signal), run_max(signal), minibatch_max(signal)]
+        families += [last(signal), run_min(signal), run_max(signal), past_min(signal), past_max(signal)]
+        families.append(minibatch_max(signal))
     return frozenset(PROCESS_NAMES).union(*(family.sample_names for family in families))

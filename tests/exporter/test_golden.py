@@ -26,7 +26,7 @@ MACHINE = ("gpu_", "torch_", "cgroup_", "process_")
 def sample_run(attach: Callable[..., fusewire.Run]) -> str:
     run = attach(signals=[fusewire.Signal(name="my_loss", help="A loss of mine.")])
     run.minibatch(approx_kl=0.5)
-    for step in range(12):
+    for step in range(20):
         run.step(step, value_loss=1.0, episode_return=100.0, my_loss=2.0, env_steps=step, episodes=step)
     with run.phase("evaluate"):
         pass

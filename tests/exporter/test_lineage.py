@@ -6,7 +6,7 @@ import json
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusewire.lineage import SMOOTHING, ReturnLineage
@@ -21,6 +21,7 @@ def after(*parts: list[float], window: int = 100) -> ReturnLineage:
     return lineage
 
 
+@settings(max_examples=100, deadline=None)
 @given(parts=st.lists(returns, max_size=4), window=st.integers(1, 20))
 def test_equals_the_definition(parts: list[list[float]], window: int) -> None:
     """However the reports are cut, peak and floor are the extremes of the last ``window`` means of 10."""

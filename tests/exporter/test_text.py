@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info, Summary, generate_latest
 
@@ -15,6 +15,7 @@ def lines(text: bytes) -> list[str]:
     return sorted(text.decode().splitlines())
 
 
+@settings(max_examples=100, deadline=None)
 @given(label=st.text(), help_text=st.text(), value=st.floats())
 def test_equals_prometheus_client(label: str, help_text: str, value: float) -> None:
     """Any label value, help text and number is written as prometheus_client writes it, twice in a row."""
