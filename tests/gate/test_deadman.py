@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.prometheus import RuleGroup
+from fusewire_webhook.prometheus import RuleGroup, RuntimeInfo
 
 from .test_triprules import NOW, group, rule
 
@@ -21,6 +22,7 @@ class Server:
     """Stands for one of the servers."""
 
     up: bool = True
+    started: str = "1970-01-01T00:00:00Z"
     groups: list[RuleGroup] = field(default_factory=lambda: [group(rule(), WATCHDOG)])
 
     async def ready(self) -> None:
@@ -29,6 +31,9 @@ class Server:
 
     async def now(self) -> float:
         return NOW
+
+    async def runtime(self) -> RuntimeInfo:
+        return RuntimeInfo(start_time=self.started, last_config_time=self.started, reload_succeeded=True)
 
     async def rules(self) -> list[RuleGroup]:
         return self.groups
@@ -139,6 +144,19 @@ async def test_rules_that_do_not_watch_are_a_fault(groups: list[RuleGroup], prob
     await switch.ask()
     await switch.ask()
     assert problem in switch.status().problems["rules"]
+
+
+@pytest.mark.parametrize(("seconds_ago", "degraded"), [(30, False), (100, True)])
+async def test_rules_get_two_intervals_after_a_start_of_prometheus(seconds_ago: int, degraded: bool) -> None:
+    """Rules that were not evaluated yet are no fault just after a restart or reload, and one later."""
+    world = World()
+    started = datetime.fromtimestamp(NOW - seconds_ago, UTC)
+    world.prometheus.started = started.isoformat()
+    world.prometheus.groups = [group(rule(health="unknown"), WATCHDOG, interval=15.0, last_evaluation=-1.0)]
+    switch = world.switch()
+    await switch.ask()
+    await switch.ask()
+    assert switch.status().degraded == degraded
 
 
 async def test_a_fault_in_the_announcement_does_not_stop_the_switch() -> None:

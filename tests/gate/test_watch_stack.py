@@ -131,6 +131,7 @@ async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:
 async def test_switch_survives_restarts_and_sees_a_dead_prometheus(start_lab: Start) -> None:
     """Both servers restart within 2 s: no alarm. Prometheus stays away: announced. Back again: announced."""
     lab = await start_lab(rule_file(TRIP_RULE, WATCHDOG_RULE), scraped=False)
+    await lab.until(lambda: lab.evaluated("Watchdog"))
     told: list[WatchStatus] = []
 
     async def tell(status: WatchStatus) -> None:

@@ -10,16 +10,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.prometheus import Alertmanager, Prometheus, RuleGroup
+from fusewire_webhook.prometheus import Alertmanager, Prometheus, Rule, RuleGroup
 from fusewire_webhook.triprules import inspect
 
 log = logging.getLogger(__name__)
 
 PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
 WATCHDOG = "Watchdog"
+START_SECONDS = 5.0
+"""A Prometheus that has just started or reloaded gets this and two intervals to evaluate its rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +141,13 @@ class DeadMansSwitch:
             problems["alertmanager"] = str(error)
         try:
             await self._prometheus.ready()
+            runtime = await self._prometheus.runtime()
             now = await self._prometheus.now()
             groups = await self._prometheus.rules()
         except PrometheusError as error:
             problems["prometheus"] = str(error)
             return problems
-        found = rule_problems(groups, now=now)
+        found = rule_problems(groups, now=now, changed_at=runtime.changed_at)
         if found:
             problems["rules"] = "; ".join(found)
         return problems
@@ -181,10 +184,20 @@ class Beats:
         return counts
 
 
-def rule_problems(groups: Sequence[RuleGroup], *, now: float) -> tuple[str, ...]:
-    """What is wrong with the loaded rules; ``now`` is Unix seconds of Prometheus' clock."""
+def rule_problems(groups: Sequence[RuleGroup], *, now: float, changed_at: float) -> tuple[str, ...]:
+    """What is wrong with the loaded rules. Times are Unix seconds of Prometheus' clock.
+
+    Just after ``changed_at``, its start or reload, rules that were not evaluated yet are no fault.
+    """
+    patience = START_SECONDS + 2 * max((group.interval for group in groups), default=0.0)
+    if now - changed_at < patience:
+        groups = [replace(group, rules=tuple(map(_believed, group.rules)), last_evaluation=now) for group in groups]
     names = {rule.name for group in groups for rule in group.rules if rule.kind == "alerting"}
     missing = (
         () if WATCHDOG in names else (f"the rule {WATCHDOG} is not loaded: add the rules/ folder to rule_files",)
     )
     return missing + inspect(groups, now=now).problems
+
+
+def _believed(rule: Rule) -> Rule:
+    return replace(rule, health="ok") if rule.health == "unknown" else rule

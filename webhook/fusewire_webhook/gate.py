@@ -1,13 +1,12 @@
 """The gate: may this snapshot be called stable?
 
 :func:`judge` is pure and knows the six conditions of docs/architecture.md, section 6; :func:`collect` asks
-Prometheus and the disk for the facts, cheapest first. A missing answer is never a yes.
+Prometheus for the facts that need asking. A missing answer is never a yes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +23,12 @@ TRIPS = 'count by (run, attempt, alertname, alertstate) (ALERTS{action="trip"})'
 def step_query(scrape_interval: float) -> str:
     """Last step of every attempt that was scraped within 3.5 intervals (seconds)."""
     return f"max by (run, attempt) (last_over_time(rl_step[{duration(3.5 * scrape_interval)}]))"
+
+
+UNASKED_RULES = "unasked: the rules"
+UNASKED_WINDOW = "unasked: the window"
+UNASKED_FILES = "unasked: the files"
+"""Reasons for waiting that are questions still to be put, nothing that speaks against the snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +109,7 @@ class GateFacts:
     window: WindowFacts | None = None
     """None: not asked, because something cheaper said wait."""
     damage: tuple[str, ...] | None = None
-    """What does not hold on disk; None: not looked at, because something cheaper said wait."""
+    """What does not hold on disk; None: not looked at yet, because something cheaper said wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +136,8 @@ def judge(facts: GateFacts, policy: GatePolicy) -> Verdict:
         return Verdict(answer="error", reasons=facts.errors + waits, evidence=evidence)
     if waits:
         return Verdict(answer="inconclusive", reasons=waits, evidence=evidence)
-    unasked = tuple(
-        f"unasked: {what}"
-        for what, value in (("the rules", facts.rules), ("the window", facts.window), ("the files", facts.damage))
-        if value is None
-    )
+    asked = {UNASKED_RULES: facts.rules, UNASKED_WINDOW: facts.window, UNASKED_FILES: facts.damage}
+    unasked = tuple(reason for reason, value in asked.items() if value is None)
     if unasked:
         return Verdict(answer="inconclusive", reasons=unasked, evidence=evidence)
     return Verdict(answer="pass", evidence=evidence)
@@ -206,27 +208,18 @@ def _evidence(facts: GateFacts, policy: GatePolicy) -> dict[str, Any]:
 
 
 async def collect(
-    facts: GateFacts,
-    policy: GatePolicy,
-    *,
-    prometheus: Prometheus,
-    known_signals: Iterable[str],
-    verify: Callable[[], tuple[str, ...] | None],
+    facts: GateFacts, policy: GatePolicy, *, prometheus: Prometheus, known_signals: Iterable[str]
 ) -> GateFacts:
-    """``facts`` completed by the costly questions, as far as the cheap ones leave it open.
+    """``facts`` completed by the costly questions about the window, unless the cheap ones settle it already.
 
-    ``known_signals`` were reported earlier in the run; ``verify`` reads the files (in a thread) and tells what is
-    wrong; None: they are gone.
+    ``known_signals`` were reported earlier in the run. The files (``damage``) are for the caller to look at.
     """
     if _settled(facts, policy):
         return facts
     try:
-        facts = replace(facts, window=await _ask_window(facts, policy, prometheus, known_signals))
+        return replace(facts, window=await _ask_window(facts, policy, prometheus, known_signals))
     except PrometheusError as error:
         return replace(facts, errors=(*facts.errors, str(error)))
-    if _settled(facts, policy):
-        return facts
-    return replace(facts, damage=await asyncio.to_thread(verify))
 
 
 def _settled(facts: GateFacts, policy: GatePolicy) -> bool:

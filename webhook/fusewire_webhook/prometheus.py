@@ -108,6 +108,11 @@ class RuntimeInfo:
     last_config_time: str
     reload_succeeded: bool
 
+    @property
+    def changed_at(self) -> float:
+        """When it last started or loaded its configuration, in Unix seconds of its own clock."""
+        return max(_unix(self.start_time), _unix(self.last_config_time))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Matcher:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -23,7 +24,16 @@ from fusewire_webhook.config import RunConfig
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.events import Event, SnapshotRejected, SnapshotSeen
 from fusewire_webhook.evidence import seconds_past, seconds_past_slack
-from fusewire_webhook.gate import Answer, GateFacts, GatePolicy, Verdict, collect, judge, present_signals_query
+from fusewire_webhook.gate import (
+    UNASKED_FILES,
+    Answer,
+    GateFacts,
+    GatePolicy,
+    Verdict,
+    collect,
+    judge,
+    present_signals_query,
+)
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.survey import Survey, survey
 from fusewire_webhook.view import RunView
@@ -33,6 +43,10 @@ log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 30.0
 """A folder whose modification time says nothing new is listed at least this often."""
+
+
+VERIFICATIONS = 4
+"""Snapshots whose files are read at the same time."""
 
 
 class Runs(Protocol):
@@ -79,6 +93,9 @@ class Candidate:
     """When its run was first seen completed."""
     next_look: float = 0.0
     verdict: Verdict = UNJUDGED
+    damage: tuple[str, ...] | None = None
+    """What does not hold on disk; None: not verified yet."""
+    verification: asyncio.Task[None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +175,8 @@ class Promoter:
         }
         self._clean_since = clock()
         self._server = ""
+        self._verifying: set[asyncio.Task[None]] = set()
+        self._readers = ThreadPoolExecutor(VERIFICATIONS, thread_name_prefix="fusewire-verify")
 
     async def run(self) -> None:
         """Judge until cancelled; the watched steps that are not journaled yet are, at the end."""
@@ -170,7 +189,18 @@ class Promoter:
                     log.exception("a round of the gate failed; nothing was promoted by it")
                 await asyncio.sleep(max(0.0, started + self.period - self._clock()))
         finally:
+            for task in self._verifying:
+                task.cancel()
+            self._readers.shutdown(wait=False, cancel_futures=True)
             await self.flush()
+
+    def settled(self, run: str) -> bool:
+        """Is no snapshot of the run waiting for a verdict that can still come? True for a run that is not known."""
+        known = self._runs.get(run)
+        if known is None:
+            return True
+        view = self._engine.view(run)
+        return known.settled and all(_held(view, candidate) for candidate in known.candidates.values())
 
     def latest(self, run: str) -> list[dict[str, Any]]:
         """The verdict on each candidate of a run, oldest step first, as JSON values."""
@@ -333,7 +363,12 @@ class Promoter:
     def _due(self, view: RunView, facts: Survey) -> list[tuple[float, RunView, Candidate]]:
         """The candidates of a run to be judged now, oldest first: none is promoted over an older one that waits."""
         candidates = sorted(self._runs[view.run].candidates.values(), key=lambda c: (c.attempt, c.step))
-        ripe = [candidate for candidate in candidates if self._is_ripe(view, candidate, facts)]
+        ripe: list[Candidate] = []
+        for candidate in candidates:
+            if self._is_ripe(view, candidate, facts):
+                ripe.append(candidate)
+            if candidate.verification is not None:
+                break
         since = min((candidate.next_look for candidate in ripe), default=float("inf"))
         return [(since, view, candidate) for candidate in ripe] if since <= facts.now else []
 
@@ -346,19 +381,21 @@ class Promoter:
         verdict = judge(self._facts(view, candidate, facts), policy)
         if verdict.answer != "fail" and not _only_unasked(verdict):
             return self._note(view.run, candidate, verdict)
-        return True
+        return verdict.answer == "fail" or candidate.verification is None
 
     async def _judge(self, view: RunView, candidate: Candidate, facts: Survey) -> None:
-        run, policy = self._runs[view.run], self._policy(view.run)
+        policy = self._policy(view.run)
         full = await collect(
             self._facts(view, candidate, facts),
             policy,
             prometheus=self._prometheus,
             known_signals=candidate.known,
-            verify=lambda: _damage(run.store, candidate.name, policy.verify),
         )
         verdict = judge(full, policy)
         self._note(view.run, candidate, verdict)
+        if verdict.reasons == (UNASKED_FILES,):
+            self._begin_verification(view.run, candidate, policy)
+            return
         candidate.next_look = self._clock() + max(self.period, policy.patience(facts.rules) / 20)
         if verdict.answer == "fail":
             await self._reject(view, candidate, verdict)
@@ -376,6 +413,24 @@ class Promoter:
                 self._note(view.run, candidate, Verdict(answer="error", reasons=(str(error),)))
                 return
             await self._promote(view.run, candidate, verdict, baselines)
+
+    def _begin_verification(self, name: str, candidate: Candidate, policy: GatePolicy) -> None:
+        """Read the files in the background; a later round judges again, with fresh facts and what was found."""
+        if candidate.verification is None and len(self._verifying) < self._judgements:
+            task = asyncio.create_task(
+                self._verify(self._runs[name].store, candidate, policy.verify), name=f"verify {candidate.name}"
+            )
+            candidate.verification = task
+            self._verifying.add(task)
+            task.add_done_callback(self._verifying.discard)
+
+    async def _verify(self, store: SnapshotStore, candidate: Candidate, mode: Literal["full", "sampled"]) -> None:
+        try:
+            candidate.damage = await asyncio.get_running_loop().run_in_executor(
+                self._readers, _damage, store, candidate.name, mode
+            )
+        finally:
+            candidate.verification = None
 
     async def _promote(self, name: str, candidate: Candidate, verdict: Verdict, baselines: Baselines) -> None:
         held = _held(self._engine.view(name), candidate)
@@ -435,6 +490,7 @@ class Promoter:
             pending=facts.active(view.run, candidate.attempt, "pending"),
             degraded=facts.degraded,
             errors=facts.errors,
+            damage=candidate.damage,
         )
 
     def _policy(self, name: str) -> GatePolicy:
