@@ -184,7 +184,7 @@ class Beats:
         return counts
 
 
-def rule_problems(groups: Sequence[RuleGroup], *, now: float, changed_at: float) -> tuple[str, ...]:
+def rule_problems(groups: Sequence[RuleGroup], *, now: float, changed_at: float = float("-inf")) -> tuple[str, ...]:
     """What is wrong with the loaded rules. Times are Unix seconds of Prometheus' clock.
 
     Just after ``changed_at``, its start or reload, rules that were not evaluated yet are no fault.
