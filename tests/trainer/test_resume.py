@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 import fusewire
 from fusewire import AttemptParameters, Run
+from fusewire_trainer.errors import SettingError
 from fusewire_trainer.faults import Faults, FaultSpec
 from fusewire_trainer.ppo import PPOConfig, train
 from fusewire_trainer.ppo.learner import Learner
@@ -120,6 +121,15 @@ def test_the_scale_wins_over_restored_state(attach: Attach, tmp_path: Path, sche
     rates = reported(again, "learning_rate")
     train(config(**settings), again, Faults())
     assert rates[0] == pytest.approx(0.5 * (falling[2] if schedule == "linear" else 0.01))
+
+
+def test_a_snapshot_of_another_network_is_refused(attach: Attach, tmp_path: Path) -> None:
+    """One line names the snapshot and the flags, instead of a list of shapes."""
+    train(config(), attach(), Faults())
+    snapshot = str(tmp_path / "snapshots" / "step-000000000004-a000")
+    with pytest.raises(SettingError, match=f"{snapshot}: does not fit; .*--hidden") as caught:
+        train(config(hidden=16), attach(attempt=1, resume_from=snapshot), Faults())
+    assert "\n" not in str(caught.value)
 
 
 def reported(run: Run, signal_name: str) -> list[float]:

@@ -7,6 +7,7 @@ import time
 import torch
 
 from fusewire import Run
+from fusewire_trainer.errors import SettingError
 from fusewire_trainer.faults import Faults
 from fusewire_trainer.ppo.config import PPOConfig
 from fusewire_trainer.ppo.environments import make_envs
@@ -68,7 +69,12 @@ def _resume(run: Run, learner: Learner, player: Player) -> int:
     loaded = run.load_snapshot()
     if loaded is None:
         return 0
-    restore(loaded.state, learner, player, generators=run.rng == "restore")
+    try:
+        restore(loaded.state, learner, player, generators=run.rng == "restore")
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise SettingError(
+            f"{loaded.folder}: does not fit; go on with the --env and --hidden that it was taken with"
+        ) from error
     return loaded.step
 
 

@@ -68,7 +68,8 @@ def _conclude(
         last = f"state {state.phase}, attempt {state.attempt}, last decision: {state.decision or 'none'}"
         console.print(f"FAILED after {seconds:.0f} s: {why} ({last}; log: {guarded.log})", markup=False)
         return FAILED
-    ended = {"recovered": "tripped, restarted, recovered", "notified": "told, not touched"}[scenario.outcome]
+    recovered = scenario.outcome == "recovered"
+    ended = "stopped, restarted, recovered" if recovered else f"{scenario.alert} fires, nothing was stopped"
     console.print(f"OK after {seconds:.0f} s: {ended}, state {state.phase.upper()}.", highlight=False)
     return 0
 
