@@ -95,10 +95,12 @@ class Reconciler:
         now_firing = {_identity(sample.labels) for sample in firing}
         annotations = {_identity(alert.labels): alert for alert in await self._prometheus.alerts()}
         found = self._undelivered(fired, views)
+        reports = []
         for (run, attempt, _), sample in found.items():
             identity = _identity(sample.labels)
             status: AlertStatus = "firing" if identity in now_firing else "resolved"
-            await self._report(run, attempt, sample, status, annotations.get(identity))
+            reports.append(self._report(run, attempt, sample, status, annotations.get(identity)))
+        await asyncio.gather(*reports)
         self._lookback = 3 * self._interval
         return len(found)
 

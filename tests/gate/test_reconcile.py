@@ -1,0 +1,121 @@
+"""Reconciliation, without servers: what counts as undelivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusewire_webhook.errors import JournalError
+from fusewire_webhook.events import AlertReported, Command, Event
+from fusewire_webhook.prometheus import ActiveAlert, Sample
+from fusewire_webhook.reconcile import Reconciler
+
+from .conftest import RUN, Engine
+
+TRIP = {"alertname": "KLSpike", "alertstate": "firing", "action": "trip", "class": "divergence", "run": RUN}
+
+
+@dataclass
+class Answers:
+    """What fires now, and what has fired lately."""
+
+    firing: list[dict[str, str]] = field(default_factory=list)
+    over: list[dict[str, str]] = field(default_factory=list)
+
+    async def query(self, expr: str, time: float | None = None) -> list[Sample]:
+        series = self.firing + (self.over if expr.startswith("last_over_time") else [])
+        return [Sample(labels={"__name__": "ALERTS", **labels}, value=1.0, time=0.0) for labels in series]
+
+    async def alerts(self) -> list[ActiveAlert]:
+        return [
+            ActiveAlert(
+                labels={name: value for name, value in labels.items() if name != "alertstate"},
+                annotations={"summary": "KL is high"},
+                state="firing",
+                active_at="2026-01-01T00:00:00Z",
+            )
+            for labels in self.firing
+        ]
+
+
+@dataclass
+class World:
+    engine: Engine
+    answers: Answers
+    reconciler: Reconciler
+
+    def told(self) -> list[tuple[str, int | None, str]]:
+        return [(event.status, event.attempt, event.summary) for event in self.engine.of(AlertReported)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    engine, answers = Engine(tmp_path, RUN), Answers()
+    engine.change(RUN, attempt=2)
+    stand_in: Any = answers
+    return World(engine, answers, Reconciler(engine, prometheus=stand_in, confirm=0.0))
+
+
+async def test_firing_alert_of_the_present_attempt_is_reported_once(world: World) -> None:
+    """What fires for the live attempt and was not delivered is journaled with its annotations, once."""
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    assert [await world.reconciler.look(), await world.reconciler.look()] == [1, 0]
+    assert world.told() == [("firing", 2, "KL is high")]
+
+
+async def test_what_is_over_is_recorded_as_resolved(world: World) -> None:
+    """An alert that fired during an outage and is over is evidence only."""
+    world.answers.over = [{**TRIP, "attempt": "2"}]
+    assert await world.reconciler.look() == 1
+    assert world.told() == [("resolved", 2, "")]
+
+
+async def test_alert_without_attempt_is_told_without_guessing(world: World) -> None:
+    """A lost attempt label stays lost: the breaker decides what it means."""
+    world.answers.firing = [TRIP]
+    assert [await world.reconciler.look(), await world.reconciler.look()] == [1, 0]
+    assert world.told() == [("firing", None, "KL is high")]
+
+
+@pytest.mark.parametrize("labels", [{"attempt": "1"}, {"attempt": "2", "run": "stranger"}])
+async def test_older_attempts_and_strangers_are_left_alone(world: World, labels: dict[str, str]) -> None:
+    """An alert that keeps firing for an attempt that is gone, or for a run that is not guarded, is not news."""
+    world.answers.firing = [{**TRIP, **labels}]
+    assert await world.reconciler.look() == 0
+    assert world.engine.events == []
+
+
+@pytest.mark.parametrize("changes", [{"tripped": True}, {"live": False}])
+async def test_attempt_that_has_tripped_or_ended_is_left_alone(world: World, changes: dict[str, Any]) -> None:
+    """An attempt trips at most once, and a dead one not at all."""
+    world.engine.change(RUN, **changes)
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    assert await world.reconciler.look() == 0
+
+
+async def test_delivered_alert_counts_again_after_a_resume(world: World) -> None:
+    """What Alertmanager delivered during a pause was not acted on: if it still fires afterwards it is reported."""
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    delivered = AlertReported(alertname="KLSpike", status="firing", attempt=2, action="trip")
+    world.reconciler.stored(RUN, delivered)
+    assert await world.reconciler.look() == 0
+    world.reconciler.stored(RUN, Command(verb="resume", who="ada", why="done"))
+    assert await world.reconciler.look() == 1
+
+
+async def test_alert_that_could_not_be_stored_is_tried_again(world: World) -> None:
+    """A full disk costs nothing but time."""
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    submit = world.engine.submit
+
+    async def refuse(run: str, event: Event) -> None:
+        raise JournalError("disk is full")
+
+    world.engine.submit = refuse  # type: ignore[method-assign]
+    await world.reconciler.look()
+    world.engine.submit = submit  # type: ignore[method-assign]
+    await world.reconciler.look()
+    assert world.told() == [("firing", 2, "KL is high")]
