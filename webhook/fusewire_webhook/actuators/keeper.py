@@ -70,6 +70,7 @@ def main() -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)
     # 5. open the gate; the pipe of errors ends without a word when the command runs
     os.write(gate_write, b"1")
+    os.close(gate_write)
     failure = _read_all(errors_read).decode(errors="replace")
     if failure:
         _reap(folder, child, failure, oom_kills)
