@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fusewire.errors import SnapshotError
 from fusewire.snapshots import SnapshotStore, load_state
+from fusewire.snapshots.filelayer import open_beneath
 from fusewire.snapshots.hashing import FileHasher
 from fusewire.snapshots.manifest import Manifest, parse_manifest
 from fusewire.snapshots.verification import verify_files
@@ -160,6 +161,17 @@ def test_a_folder_in_between_may_not_be_a_symlink(tmp_path: Path) -> None:
     shutil.move(path / "inner", tmp_path / "elsewhere")
     (path / "inner").symlink_to(tmp_path / "elsewhere")
     assert not SnapshotStore(tmp_path).verify(path.name).ok
+
+
+def test_a_path_through_a_symlinked_folder_is_not_opened(tmp_path: Path) -> None:
+    """Files are opened through real folders only, whoever asks."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "x").write_bytes(b"1")
+    (tmp_path / "linked").symlink_to("real")
+    with open_beneath(tmp_path, "real/x") as file:
+        assert file.read() == b"1"
+    with pytest.raises(SnapshotError, match="linked is a symlink"):
+        open_beneath(tmp_path, "linked/x")
 
 
 def test_loading_through_the_active_link_works(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusewire.errors import SnapshotError
-from fusewire.snapshots import SnapshotStore, snapshot_name
+from fusewire.snapshots import FileLayer, SnapshotStore, snapshot_name
 
 from .support import promote, write
 
@@ -192,3 +192,17 @@ def test_copies_that_a_person_made_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "snapshots" / "notes").mkdir()
     assert SnapshotStore(tmp_path).list() == []
     assert SnapshotStore(tmp_path).unusable() == []
+
+
+def test_a_decision_is_durable_before_it_has_consequences(tmp_path: Path) -> None:
+    """The mark's bytes, its name and the folder are fsynced before any link or folder moves."""
+    name = write(tmp_path, 1)
+    promote(tmp_path, name)
+    effects: list[tuple[str, str]] = []
+    layer = FileLayer(lambda effect, path: effects.append((effect, path.name)))
+    SnapshotStore(tmp_path, files=layer).quarantine([name], reason="r", journal_entry=1)
+    marked = effects.index(("rename", "quarantine.json"))
+    assert effects[marked - 1][0] == "fsync"
+    assert effects[marked + 1] == ("fsync", name)
+    assert effects.index(("unlink", "stable_checkpoint_latest")) > marked + 1
+    assert effects[-3:] == [("rename", name), ("fsync", "quarantine"), ("fsync", "snapshots")]

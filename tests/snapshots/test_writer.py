@@ -184,7 +184,7 @@ class Effects:
 
 
 def test_everything_is_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
-    """Files, manifest and folders are fsynced after their last change and before the rename; its folder after it."""
+    """Files, manifest and folders are fsynced before the rename, after their last change; then its folder."""
     effects = Effects(tmp_path)
     one = writer(tmp_path, files=FileLayer(effects))
     one.save(1, small_state())
