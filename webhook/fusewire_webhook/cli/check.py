@@ -149,7 +149,8 @@ async def _prometheus_problems(url: str, session: Any) -> list[str]:
     from fusewire_webhook.prometheus import Prometheus  # noqa: PLC0415
 
     client = Prometheus(url, session=session)
-    found = list(loaded_rule_problems(await client.rules(), now=await client.now()))
+    groups, now, runtime = await client.rules(), await client.now(), await client.runtime()
+    found = list(loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at))
     delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
     seconds = duration(delay)
     if seconds is None or seconds > RESEND_SECONDS:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from fusewire_webhook import cli
@@ -87,7 +87,7 @@ async def _guard(config: Config, progress: Progress) -> int:
             done, _ = await unless(taken.asked, _all_finished(service, config))
             if not done:
                 progress.say("stopping the trainers (again: kill them at once)")
-                await _stop(service, taken)
+                await stop(service, config, taken, progress.say)
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -101,16 +101,23 @@ async def _all_finished(service: Service, config: Config) -> None:
     await asyncio.gather(*(service.engine.wait_finished(run) for run in config.runs))
 
 
-async def _stop(service: Service, taken: Interrupts) -> None:
-    """Stop the trainers and journal it; a second signal kills them, and the next start journals that."""
-    orderly, _ = await unless(
-        taken.hurried,
-        service.engine.close(stop_runs=True, who="operator", why=f"{taken.signal.name} to fusewire run"),
-    )
+async def stop(service: Service, config: Config, taken: Interrupts, say: Callable[[str], None]) -> None:
+    """Stop the trainers and journal it.
+
+    A second signal kills them, and a journal that stores nothing does not save them either: then they are stopped
+    without an entry, and the next start finds them gone.
+    """
+    why = f"{taken.signal.name} to fusewire run"
+    orderly, _ = await unless(taken.hurried, service.engine.close(stop_runs=True, why=why))
     if not orderly:
-        handles = [view.handle for view in service.engine.views() if view.live and view.handle is not None]
         await service.engine.close(stop_runs=False)
-        await asyncio.gather(*(service.actuator.stop(handle, grace_seconds=0.0) for handle in handles))
+    left = {view.run: view.handle for view in service.engine.views() if view.live and view.handle is not None}
+    if orderly and left:
+        say(f"stopping {', '.join(left)} without a journal entry")
+    graces = {run: config.runs[run].stop.grace_seconds if orderly else 0.0 for run in left}
+    await asyncio.gather(
+        *(service.actuator.stop(handle, grace_seconds=graces[run]) for run, handle in left.items())
+    )
 
 
 def exit_code(views: Sequence[RunView]) -> int:

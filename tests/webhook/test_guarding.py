@@ -1,0 +1,73 @@
+"""How ``fusewire run`` waits and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.cli import FAILED, LOCKED, OK
+from fusewire_webhook.cli.guarding import Interrupts, exit_code, stop, unless
+from fusewire_webhook.errors import JournalError
+from fusewire_webhook.events import Event
+from fusewire_webhook.journal import Journal
+from fusewire_webhook.state import RunState
+from fusewire_webhook.view import view_of
+
+from .site import configured, served
+
+
+async def test_a_full_disk_does_not_save_the_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the shutdown cannot be journaled, the trainers are stopped all the same, and it is said."""
+    config, actuator, said = configured(tmp_path, "a", "b"), FakeActuator(), list[str]()
+
+    def full(self: Journal, run: str, event: Event) -> asyncio.Future[int]:
+        raise JournalError("journal.db: not stored: disk full")
+
+    async with served(config, actuator) as service:
+        monkeypatch.setattr(Journal, "put", full)
+        await stop(service, config, Interrupts(), said.append)
+        assert (actuator.alive("a"), actuator.alive("b")) == ([], [])
+    assert said == ["stopping a, b without a journal entry"]
+
+
+async def test_what_comes_first() -> None:
+    """The result where the work is done first, nothing and a cancelled work where the event comes first."""
+    event, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def work() -> int:
+        return 7
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    assert await unless(event, work()) == (True, 7)
+    event.set()
+    assert await unless(event, endless()) == (False, None)
+    assert cancelled.is_set()
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    """What fails while we wait for it is not swallowed."""
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await unless(asyncio.Event(), fails())
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [(["completed"], OK), (["completed", "locked"], LOCKED), (["completed", "closed"], FAILED)],
+)
+def test_exit_codes(states: list[str], code: int) -> None:
+    """A locked run outweighs the others; only a completed one counts as success."""
+    views = [replace(view_of("r", 0, RunState()), state=state) for state in states]
+    assert exit_code(views) == code
