@@ -429,6 +429,18 @@ async def test_commands_name_snapshots_by_step_or_name_and_are_refused_in_a_sent
         assert len(guard.kinds()) == entries
 
 
+async def test_a_persons_promotion_that_fails_says_why(tmp_path: Path) -> None:
+    """A damaged snapshot is not promoted on anybody's word, and the decision tells the reason."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        name = write_snapshot(guard.run_dir, 100, 0)
+        (guard.run_dir / "snapshots" / name / "state.bin").write_bytes(b"100 of x")
+        await guard.engine.command(RUN, Command(verb="promote", who="ann", why="", snapshot="100"))
+        state = await guard.until(lambda state: not state.promotions)
+        assert state.decision.startswith(f"{name} was not promoted: ")
+        assert state.promoted == ()
+
+
 async def test_pause_and_resume_hold_a_trip_until_it_is_reported_again(tmp_path: Path) -> None:
     """Nothing happens to a paused run; after the resume the next report of the alert acts."""
     async with guarding(tmp_path) as guard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -150,4 +151,4 @@ class Histories(RuleBasedStateMachine):
 Histories.TestCase.settings = settings(
     max_examples=1000, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.timeout(600)(Histories.TestCase)

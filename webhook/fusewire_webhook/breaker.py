@@ -157,8 +157,10 @@ def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
     if left_behind or any(snapshot.name == event.name for snapshot in state.promoted):
         return state
     new = Snapshot(name=event.name, step=event.step, attempt=event.attempt)
-    promoted = sorted((*state.promoted, new), key=lambda snapshot: snapshot.order)
-    state = _seen(state.but(promoted=tuple(promoted[-KEPT_PROMOTIONS:])), event)
+    promoted = (*state.promoted, new)
+    if state.promoted and new.order < state.promoted[-1].order:
+        promoted = tuple(sorted(promoted, key=lambda snapshot: snapshot.order))
+    state = _seen(state.but(promoted=promoted[-KEPT_PROMOTIONS:]), event)
     if event.step > state.infrastructure_step:
         state = state.but(infrastructure_failures=0, infrastructure_step=0, restarts_in_a_row=0)
     if (
@@ -176,7 +178,10 @@ def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
 
 
 def _snapshot_rejected(state: RunState, event: SnapshotRejected) -> RunState:
-    return _promotion_done(state, event.name)
+    asked = _promotion_done(state, event.name)
+    if asked is state:
+        return state
+    return asked.but(decision=f"{event.name} was not promoted: {'; '.join(event.reasons)}")
 
 
 def _promotion_done(state: RunState, name: str) -> RunState:

@@ -26,7 +26,6 @@ from fusewire_webhook.effects import Effects
 from fusewire_webhook.errors import (
     ActuatorError,
     CommandError,
-    IllegalTransitionError,
     JournalError,
     UnknownRunError,
 )
@@ -320,15 +319,15 @@ class Engine:
                 run.state, run.seq = self._next(entry.run, run.state, entry.event), entry.seq
 
     async def _take_up(self, name: str, run: _Run) -> None:
-        policy = Policy.of(run.effects.config).to_json()
+        policy = Policy.of(run.effects.config)
         if run.state.declared:
             await self._reconcile_disk(run)
         if not run.state.declared:
             await run.effects.blocking(run.effects.run_dir.mkdir, parents=True, exist_ok=True)
             first = await run.effects.blocking(_first_free_attempt, run.effects.run_dir)
-            await self._append(run, RunDeclared(policy=policy, first_attempt=first))
-        elif run.state.shut_down or run.state.policy.to_json() != Policy.from_json(policy).to_json():
-            await self._append(run, RunDeclared(policy=policy))
+            await self._append(run, RunDeclared(policy=policy.to_json(), first_attempt=first))
+        elif run.state.shut_down or run.state.policy != policy:
+            await self._append(run, RunDeclared(policy=policy.to_json()))
         if run.state.live or run.state.stage == "start":
             endpoint = await run.effects.blocking(run.effects.endpoint_on_disk, run.state.attempt)
             if endpoint is not None:
@@ -389,7 +388,7 @@ class Engine:
     def _next(self, name: str, state: RunState, event: Event) -> RunState:
         try:
             return breaker.step(state, event)
-        except IllegalTransitionError:
+        except Exception:
             log.critical(
                 "run %s: %s is a fault of fusewire; the event is recorded only", name, event.kind, exc_info=True
             )

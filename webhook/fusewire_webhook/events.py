@@ -296,6 +296,12 @@ _FIELDS: dict[str, frozenset[str]] = {
     kind: frozenset(f.name for f in dataclasses.fields(cls)) - {"at"} for kind, cls in KINDS.items()
 }
 
+_TUPLES: dict[str, frozenset[str]] = {
+    kind: frozenset(f.name for f in dataclasses.fields(cls) if str(f.type).startswith("tuple"))
+    for kind, cls in KINDS.items()
+}
+"""Fields that JSON gives back as lists."""
+
 
 def decode(kind: str, at: float, payload: dict[str, Any]) -> Event:
     """The event that the journal stored. Unknown fields are dropped (an older fusewire reads a newer journal).
@@ -303,9 +309,8 @@ def decode(kind: str, at: float, payload: dict[str, Any]) -> Event:
     Raises:
         KeyError: the kind is unknown to this version.
     """
-    cls = KINDS[kind]
-    names = _FIELDS[kind]
-    values = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in payload.items() if name in names
-    }
+    cls, known = KINDS[kind], _FIELDS[kind]
+    values = {name: value for name, value in payload.items() if name in known}
+    for name in _TUPLES[kind] & values.keys():
+        values[name] = tuple(values[name])
     return cls(at=at, **values)
