@@ -11,19 +11,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fusewire.errors import FusewireError
 from fusewire.snapshots.layout import SNAPSHOTS
-from fusewire.snapshots.retention import SnapshotInfo
 from fusewire.snapshots.store import SnapshotStore
 from fusewire_webhook.baselines import Baselines, ask_baselines, clean_baselines
+from fusewire_webhook.candidates import UNJUDGED, Candidate, Guarded, Scanner
 from fusewire_webhook.config import RunConfig
 from fusewire_webhook.errors import PrometheusError, WebhookError
-from fusewire_webhook.events import Event, SnapshotRejected, SnapshotSeen
-from fusewire_webhook.evidence import seconds_past, seconds_past_slack
+from fusewire_webhook.events import Event, SnapshotRejected
 from fusewire_webhook.gate import (
     UNASKED_FILES,
     Answer,
@@ -32,7 +30,6 @@ from fusewire_webhook.gate import (
     Verdict,
     collect,
     judge,
-    present_signals_query,
 )
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.survey import Survey, survey
@@ -40,10 +37,6 @@ from fusewire_webhook.view import RunView
 from fusewire_webhook.watched import WatchedSteps
 
 log = logging.getLogger(__name__)
-
-RELIST_SECONDS = 30.0
-"""A folder whose modification time says nothing new is listed at least this often."""
-
 
 VERIFICATIONS = 4
 """Snapshots whose files are read at the same time."""
@@ -68,64 +61,6 @@ class Runs(Protocol):
         baselines: dict[str, Any],
         verified: bool = False,
     ) -> Awaitable[Any]: ...
-
-
-UNJUDGED = Verdict(answer="inconclusive", reasons=("unasked: first seen now",))
-
-
-@dataclass(kw_only=True)
-class Candidate:
-    """A snapshot under judgement."""
-
-    name: str
-    step: int
-    attempt: int
-    seen: float
-    """When it was first seen here."""
-    lead: float
-    """Seconds that it lay there unseen before."""
-    slack: float = 0.0
-    """By how many seconds it may have been longer."""
-    fingerprint: str = ""
-    known: set[str] = field(default_factory=set)
-    """Signals that the run reported when the snapshot was first seen."""
-    ended: float | None = None
-    """When its run was first seen completed."""
-    next_look: float = 0.0
-    verdict: Verdict = UNJUDGED
-    damage: tuple[str, ...] | None = None
-    """What does not hold on disk; None: not verified yet."""
-    verification: asyncio.Task[None] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Listing:
-    changed_at: int
-    infos: tuple[SnapshotInfo, ...]
-
-
-@dataclass(kw_only=True)
-class _Run:
-    """What the promoter remembers of one run."""
-
-    config: RunConfig
-    store: SnapshotStore
-    folder: Path
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    looked: float | None = None
-    """When it was last known which snapshots lie on disk."""
-    listed: float = 0.0
-    """When they were last listed for that."""
-    changed_at: int = -1
-    """Modification time of their folder at that time, in ns."""
-    settled: bool = False
-    """They were listed twice with that time: a change within its granularity is not missed."""
-    attempt: int = -1
-    attempt_seen: float = 0.0
-    signals: set[str] = field(default_factory=set)
-    watched: WatchedSteps = field(default_factory=WatchedSteps)
-    last_step: float | None = None
-    shown: tuple[int, str] | None = None
 
 
 class Promoter:
@@ -168,11 +103,17 @@ class Promoter:
         self._clock = clock
         self.period = 2 * evaluation_interval if period is None else period
         self._judgements = judgements
-        self._scans = scans
         self._runs = {
-            name: _Run(config=config, store=store(runs_dir / name), folder=runs_dir / name / SNAPSHOTS)
+            name: Guarded(config=config, store=store(runs_dir / name), folder=runs_dir / name / SNAPSHOTS)
             for name, config in runs.items()
         }
+        self._scanner = Scanner(
+            self._runs,
+            prometheus=prometheus,
+            scrape_interval=scrape_interval,
+            submit=self._submit,
+            scans=scans,
+        )
         self._clean_since = clock()
         self._server = ""
         self._verifying: set[asyncio.Task[None]] = set()
@@ -234,7 +175,7 @@ class Promoter:
             await self._show_baselines(name, self._runs[name], view)
             await _give_way(number)
         await asyncio.gather(*(self._submit(name, event) for name, event in steps))
-        await self._scan(views, facts)
+        await self._scanner.scan(views, facts)
         due: list[tuple[float, RunView, Candidate]] = []
         for number, view in enumerate(views.values()):
             due += self._due(view, facts)
@@ -261,7 +202,7 @@ class Promoter:
 
     # Watched steps ------------------------------------------------------------------------------------
 
-    def _watch(self, run: _Run, view: RunView, facts: Survey) -> Iterable[Event]:
+    def _watch(self, run: Guarded, view: RunView, facts: Survey) -> Iterable[Event]:
         """Count the steps of this look; what is to be journaled of them."""
         if view.attempt != run.attempt:
             held = run.watched.flush(facts.now)
@@ -279,7 +220,7 @@ class Promoter:
         if event is not None:
             yield event
 
-    async def _show_baselines(self, name: str, run: _Run, view: RunView) -> None:
+    async def _show_baselines(self, name: str, run: Guarded, view: RunView) -> None:
         newest = str(view.promoted[-1]["name"]) if view.promoted else ""
         if run.shown == (view.attempt, newest):
             return
@@ -288,75 +229,6 @@ class Promoter:
         run.signals |= values.keys()
         if self._on_baselines is not None:
             self._on_baselines(name, view.attempt, values)
-
-    # New snapshots ------------------------------------------------------------------------------------
-
-    async def _scan(self, views: Mapping[str, RunView], facts: Survey) -> None:
-        due = sorted(
-            (run.looked if run.looked is not None else float("-inf"), name)
-            for name, run in self._runs.items()
-            if name in views and views[name].attempt >= 0
-        )
-        listings = await asyncio.to_thread(self._list, [name for _, name in due], facts.now)
-        for name, listing in listings.items():
-            run = self._runs[name]
-            present = {info.name for info in listing.infos}
-            for gone in run.candidates.keys() - present:
-                del run.candidates[gone]
-            new = [info for info in listing.infos if info.name not in run.candidates]
-            if all([await self._first_sight(name, run, info, facts) for info in new]):
-                run.settled = listing.changed_at == run.changed_at
-                run.looked, run.listed, run.changed_at = facts.now, facts.now, listing.changed_at
-
-    def _list(self, names: Iterable[str], now: float) -> dict[str, _Listing]:
-        """What lies on disk, for the first ``scans`` runs whose folder has changed. Blocks."""
-        found: dict[str, _Listing] = {}
-        for name in names:
-            run = self._runs[name]
-            try:
-                changed_at = _changed_at(run.folder)
-                if run.settled and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
-                    run.looked = now
-                    continue
-                found[name] = _Listing(changed_at=changed_at, infos=tuple(run.store.candidates()))
-            except (FusewireError, OSError) as error:
-                log.warning("the snapshots of run %s cannot be listed: %s", name, error)
-            if len(found) >= self._scans:
-                break
-        return found
-
-    async def _first_sight(self, name: str, run: _Run, info: SnapshotInfo, facts: Survey) -> bool:
-        """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later)."""
-        if facts.rules is None:
-            return False
-        try:
-            signals = await self._prometheus.query(present_signals_query(name))
-            if run.looked is not None:
-                lead, slack = facts.now - max(run.looked, run.attempt_seen), 0.0
-            else:
-                slack = seconds_past_slack(self._scrape_interval)
-                lead = await seconds_past(
-                    self._prometheus,
-                    run=name,
-                    attempt=info.attempt,
-                    step=info.step,
-                    scrape_interval=self._scrape_interval,
-                )
-        except PrometheusError as error:
-            log.warning("snapshot %s of run %s is not under judgement yet: %s", info.name, name, error)
-            return False
-        run.signals |= {sample.labels.get("signal", "") for sample in signals} - {""}
-        run.candidates[info.name] = Candidate(
-            name=info.name,
-            step=info.step,
-            attempt=info.attempt,
-            seen=facts.now,
-            lead=lead,
-            slack=slack,
-            fingerprint=facts.rules.fingerprint,
-            known=set(run.signals),
-        )
-        return await self._submit(name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt))
 
     # Judgement ----------------------------------------------------------------------------------------
 
@@ -555,14 +427,6 @@ async def _give_way(number: int) -> None:
     """Let intake and the engine in between every few runs."""
     if number % 16 == 15:
         await asyncio.sleep(0)
-
-
-def _changed_at(folder: Path) -> int:
-    """Modification time in ns; 0: there is no such folder."""
-    try:
-        return folder.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
 
 
 def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...] | None:
