@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -72,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader of our output has gone (`fusewire log RUN | head`)
-        sys.stderr.close()
+        # the reader of our output has gone (`fusewire log RUN | head`); what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 
 
