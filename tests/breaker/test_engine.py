@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fusewire.snapshots import SnapshotStore
-from fusewire_webhook import engine
+from fusewire_webhook import engine, guarded_run
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
@@ -182,7 +182,7 @@ async def test_what_cannot_be_journaled_is_not_acted_on(tmp_path: Path) -> None:
 
 async def test_an_outcome_that_could_not_be_journaled_is_produced_again(tmp_path: Path, monkeypatch: Any) -> None:
     """The stop is done once more when the disk has room again, and the run goes on."""
-    monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(guarded_run, "RETRY_SECONDS", 0.01)
     async with guarding(tmp_path) as guard:
         await guard.running(0)
         put, refusals = guard.journal.put, iter(range(3))

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -17,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from fusewire.attempt import ATTEMPT_FILE
 from fusewire.errors import FusewireError
 from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore
 from fusewire_webhook.actions import (
@@ -34,6 +30,7 @@ from fusewire_webhook.actions import (
 )
 from fusewire_webhook.actuators import Actuator, Handle, Status
 from fusewire_webhook.config import RunConfig
+from fusewire_webhook.endpoint import ExporterEndpoint
 from fusewire_webhook.errors import ActuatorError
 from fusewire_webhook.events import (
     AttemptStarted,
@@ -53,6 +50,7 @@ from fusewire_webhook.events import (
 )
 from fusewire_webhook.evidence_protocol import Evidence
 from fusewire_webhook.launching import (
+    ATTEMPTS,
     COMPLETED_FILE,
     EXPORTER_FILE,
     attempt_folder,
@@ -61,15 +59,11 @@ from fusewire_webhook.launching import (
     purge_argv,
 )
 from fusewire_webhook.ports import PortAllocator
+from fusewire_webhook.purge import run_hook
 from fusewire_webhook.state import RunState
 
 LAST_STEP_SECONDS = 5.0
 """Longest wait for the last step of a stopped attempt: it only sharpens a figure."""
-OUTPUT_CHARACTERS = 2000
-"""Of the purge hook's output, its end is journaled."""
-
-Endpoint = tuple[int, str, int]
-"""Attempt, host and port of an exporter."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,15 +94,12 @@ class Effects:
         self.config = config
         self.run_dir = run_dir
         self.store = store
-        self.endpoint: Endpoint | None = None
-        """Where the newest attempt's exporter is scraped."""
+        self.endpoint = ExporterEndpoint(run_dir, ports)
         self._actuator = actuator
         self._evidence = evidence
-        self._ports = ports
         self._executor = executor
         self._sleep = sleep
         self._store_lock = asyncio.Lock()
-        self._exporter_read: tuple[int, int] | None = None
 
     async def perform(  # noqa: PLR0911 - one return per action
         self, action: Action, state: RunState, *, seq: int
@@ -154,22 +145,22 @@ class Effects:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_STEP_SECONDS):
                 step = await self._evidence.last_step(self.run, attempt)
-        self._forget_endpoint(attempt)
+        self.endpoint.forget(attempt)
         return StopConfirmed(
             attempt=attempt, exit_code=gone.exit_code, seconds=seconds, killed=gone.killed, gpu=gone.gpu, step=step
         )
 
     async def _start(self, action: StartAttempt) -> Event:
         try:
-            endpoint = await self.blocking(self._endpoint_for, action.attempt)
-            self.listen_at(endpoint)
+            endpoint = await self.blocking(self.endpoint.assign, action.attempt)
+            self.endpoint.listen_at(endpoint)
             _, host, port = endpoint
             parameters = parameters_of(self.run, action, self.config, self.run_dir, host=host, port=port)
             await self.blocking(self._prepare, action.attempt)
             await self.blocking(parameters.write, self.run_dir)
             handle = await self._actuator.start(launch_of(parameters, self.config))
         except (ActuatorError, FusewireError, OSError) as error:
-            self._forget_endpoint(action.attempt)
+            self.endpoint.forget(action.attempt)
             return StartFailed(attempt=action.attempt, reason=str(error))
         return AttemptStarted(
             attempt=action.attempt,
@@ -202,42 +193,11 @@ class Effects:
             attempt=action.attempt, failure_class=found.failure_class, evidence=found.reasons, step=found.step
         )
 
-    def endpoint_on_disk(self, attempt: int) -> Endpoint | None:
-        """Where the attempt's exporter listens or was told to; None: nobody told. Blocks on the disk."""
-        told = _read_object(self.run_dir / ATTEMPT_FILE)
-        return self.exporter_news(attempt) or _endpoint(
-            attempt, told.get("attempt"), told.get("exporter_host"), told.get("exporter_port")
-        )
-
-    def exporter_news(self, attempt: int) -> Endpoint | None:
-        """Where the attempt's exporter says it listens; None: it says nothing new. Blocks on the disk."""
-        path = attempt_folder(self.run_dir, attempt) / EXPORTER_FILE
-        try:
-            written = (attempt, path.stat().st_mtime_ns)
-        except OSError:
-            return None
-        if written == self._exporter_read:
-            return None
-        said = _read_object(path)
-        self._exporter_read = written
-        return _endpoint(attempt, said.get("attempt"), said.get("host"), said.get("port"))
-
-    def listen_at(self, endpoint: Endpoint) -> None:
-        """The attempt's exporter is scraped there from now on."""
-        if self.endpoint is not None and self.endpoint != endpoint:
-            self._ports.release(self.endpoint[2])
-        self._ports.take(endpoint[2])
-        self.endpoint = endpoint
-
-    def _endpoint_for(self, attempt: int) -> Endpoint:
-        """The port that an interrupted start of this attempt was given, else a new one."""
-        told = self.endpoint_on_disk(attempt)
-        return (attempt, self._ports.host, self._ports.allocate()) if told is None else told
-
-    def _forget_endpoint(self, attempt: int) -> None:
-        if self.endpoint is not None and self.endpoint[0] <= attempt:
-            self._ports.release(self.endpoint[2])
-            self.endpoint = None
+    def first_free_attempt(self) -> int:
+        """Make the run directory; the lowest attempt number above all that it holds. Blocks on the disk."""
+        attempts = self.run_dir / ATTEMPTS
+        attempts.mkdir(parents=True, exist_ok=True)
+        return max((int(path.name) for path in attempts.iterdir() if path.name.isdecimal()), default=-1) + 1
 
     def _prepare(self, attempt: int) -> None:
         attempt_folder(self.run_dir, attempt).mkdir(parents=True, exist_ok=True)
@@ -295,39 +255,18 @@ class Effects:
         return unknown
 
     async def _purge(self, action: Purge) -> Event:
-        try:
-            watermark = (
-                None
-                if action.target is None
-                else (await self.blocking(self.store.manifest, action.target)).replay_watermark
-            )
-            argv = purge_argv(self.config, run=self.run, run_dir=self.run_dir, watermark=watermark)
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                cwd=self.config.cwd,
-                env={**os.environ, **self.config.env},
-                start_new_session=True,
-            )
-        except (FusewireError, OSError) as error:
-            return PurgeFinished(exit_code=127, output=str(error))
-        timed_out = False
-        output = b""
-        try:
-            async with asyncio.timeout(self.config.purge_timeout_seconds):
-                output, _ = await process.communicate()
-        except TimeoutError:
-            timed_out = True
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if timed_out:
-            return PurgeFinished(exit_code=124, output=f"not done in {self.config.purge_timeout_seconds:g} s")
-        text = output.decode(errors="replace")[-OUTPUT_CHARACTERS:]
-        return PurgeFinished(exit_code=process.returncode or 0, output=text)
+        config, watermark = self.config, None
+        if action.target is not None:
+            try:
+                watermark = (await self.blocking(self.store.manifest, action.target)).replay_watermark
+            except (FusewireError, OSError) as error:
+                return PurgeFinished(exit_code=127, output=str(error))
+        return await run_hook(
+            purge_argv(config, run=self.run, run_dir=self.run_dir, watermark=watermark),
+            cwd=config.cwd,
+            environment=config.env,
+            timeout_seconds=config.purge_timeout_seconds,
+        )
 
     async def _promote_for_person(self, action: PromoteSnapshot) -> Event:
         problems, info = await self.examine(action.name)
@@ -345,14 +284,16 @@ class Effects:
             name=info.name, step=info.step, attempt=info.attempt, by=action.who, evidence=evidence
         )
 
-    async def examine(self, name: str) -> tuple[tuple[str, ...], SnapshotInfo | None]:
-        """Why the snapshot must not be promoted or resumed from (empty: it may), and what it is."""
+    async def examine(self, name: str, *, verify: bool = True) -> tuple[tuple[str, ...], SnapshotInfo | None]:
+        """Why the snapshot must not be promoted (empty: it may), and what it is; its bytes too with ``verify``."""
         try:
             info = await self.blocking(self.store.get, name)
         except (FusewireError, OSError) as error:
             return (str(error),), None
         if info.state == "quarantined":
             return (f"{name} is in quarantine ({info.why}) and never comes back",), info
+        if not verify:
+            return (), info
         verification = await self.blocking(self.store.verify, name, self.config.snapshots.verify)
         return (() if verification.ok else tuple(verification.problems)), info
 
@@ -391,16 +332,3 @@ def _rolled_back(info: SnapshotInfo | None, moved: tuple[str, ...]) -> RolledBac
     if info is None:
         return RolledBack(target=None, quarantined=moved)
     return RolledBack(target=info.name, step=info.step, attempt=info.attempt, quarantined=moved)
-
-
-def _endpoint(attempt: int, said: Any, host: Any, port: Any) -> Endpoint | None:
-    usable = said == attempt and isinstance(host, str) and isinstance(port, int) and 0 < port < 65536
-    return (attempt, host, port) if usable else None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
