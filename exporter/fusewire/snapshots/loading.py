@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from blake3 import blake3
 
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.filelayer import open_beneath
@@ -58,7 +58,7 @@ def load_state(folder: Path, *, device: Any = None, rank: int = 0, verify: bool 
 
 
 class _Reader:
-    """One file of a snapshot, read in order; a second thread hashes what the first has read."""
+    """One file of a snapshot, read in order and hashed while the cache still holds what was read."""
 
     def __init__(self, folder: Path, manifest: Manifest, name: str, verify: bool) -> None:
         if name not in manifest.files:
@@ -68,34 +68,26 @@ class _Reader:
         self._path = folder / name
         self._expected = manifest.files[name]
         self._file: IO[bytes] = open_beneath(manifest.content(folder), name)
-        self._hasher = FileHasher(0) if verify else None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fusewire-hash")
-        self._hashing: list[Future[None]] = []
+        self._hasher = FileHasher(0, threads=blake3.AUTO) if verify else None
         self.left = self._expected.size
 
     def __enter__(self) -> _Reader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            if kind is None:
-                self._check()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
         self._file.close()
+        if kind is None:
+            self._check()
 
     def into(self, target: memoryview) -> None:
-        """Fill ``target`` with the next bytes; it must not change before the end."""
+        """Fill ``target`` with the next bytes."""
         while target:
             # FileIO.readinto is not in IO[bytes], but the file is opened unbuffered
             got = self._file.readinto(target[:CHUNK_BYTES])  # type: ignore[attr-defined]
             if not got:
                 raise SnapshotError(f"{self._path}: ends too early", reason="damaged")
             if self._hasher is not None:
-                self._hashing.append(self._pool.submit(self._hasher.update, target[:got]))
+                self._hasher.update(target[:got])
             self.left -= got
             target = target[got:]
 
@@ -112,8 +104,6 @@ class _Reader:
         return self.take(self.left)
 
     def _check(self) -> None:
-        for future in self._hashing:
-            future.result()
         if self._hasher is not None and self._hasher.entry().blake3 != self._expected.blake3:
             raise SnapshotError(f"{self._path}: its hash is not the manifest's", reason="damaged")
 
