@@ -702,6 +702,18 @@ def test_shutdown_during_a_divergence_goes_on_with_it_at_the_next_start() -> Non
     assert (state.attempt, state.resumed_step, state.lr_scale, state.shut_down) == (1, 200, 0.5, False)
 
 
+def test_a_trip_during_a_shutdown_is_answered_by_the_next_start() -> None:
+    """The alert that comes between Ctrl-C and the trainer's end is not lost: the next start rolls back."""
+    world = trained(100)
+    world.command("shutdown")
+    world.submit(trip(0))
+    state = world.settle()
+    assert (state.shut_down, state.divergences_run, world.alive) == (True, 1, set())
+    world.submit(RunDeclared(policy=world.policy.to_json()))
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, state.lr_scale, state.phase) == (1, 100, 0.5, "half_open")
+
+
 def test_shutdown_before_the_first_start_starts_at_the_next_one() -> None:
     """Nothing was running: the next webhook begins where this one did."""
     world = World()

@@ -124,11 +124,14 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
 
 
 def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
-    """A divergence alert of an attempt that ended by itself and has not been restarted: it was a divergence."""
+    """A divergence alert of an attempt that has ended, or is being shut down: it is answered by the next start."""
     procedure = state.procedure
     assert procedure is not None
     if procedure.cause == "exit":
         return procedures.diverged(state, trip.words, step=trip.step)
+    if procedure.cause == "shutdown" and state.live and not state.pauses:
+        tripped = procedures.diverged(state.but(procedure=None, suspended=None), trip.words, step=trip.step)
+        return procedures.shut_down(tripped, procedure.reason)
     if procedure.cause != "infrastructure":
         return state
     refund = 0 if procedure.free else 1
