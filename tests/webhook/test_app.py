@@ -267,6 +267,7 @@ async def test_discovery_gives_the_identity(serve: Open) -> None:
                 "attempt": "3",
                 "algorithm": "ppo",
                 "__scrape_interval__": "250ms",
+                "__scrape_timeout__": "250ms",
                 "__param_window": "10",
                 "__param_attempt": "3",
             },

@@ -10,7 +10,7 @@ import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.cli import FAILED, LOCKED, OK
-from fusewire_webhook.cli.guarding import Interrupts, exit_code, stop, unless
+from fusewire_webhook.cli.guarding import Interrupts, all_finished, exit_code, stop, unless
 from fusewire_webhook.errors import JournalError
 from fusewire_webhook.events import Event
 from fusewire_webhook.journal import Journal
@@ -61,6 +61,32 @@ async def test_an_error_of_the_work_is_raised() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await unless(asyncio.Event(), fails())
+
+
+class _Verdict:
+    """A promoter whose last verdict comes at the third look."""
+
+    period = 0.0
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def settled(self, run: str) -> bool:
+        self.looks += 1
+        return self.looks >= 3
+
+    def patience(self, run: str) -> float:
+        return 60.0
+
+
+async def test_a_completed_run_waits_for_the_verdict_on_its_last_snapshot(tmp_path: Path) -> None:
+    """The end of the run comes after the gate's word on what it left, and is announced while waiting."""
+    config, promoter, said, actuator = configured(tmp_path, "a"), _Verdict(), list[str](), FakeActuator()
+    async with served(config, actuator) as service:
+        actuator.exit("a", 0, 0)  # never attached: exit code 0 means completed
+        await all_finished(replace(service, promoter=promoter), config, said.append)  # type: ignore[arg-type]
+    assert promoter.looks == 3
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,13 @@ class Guarded:
     last_step: float | None = None
     shown: tuple[int, str] | None = None
 
+    def fully_listed(self) -> bool:
+        """Has nothing come or gone on disk since the last look? Reads the folder's time: blocks briefly."""
+        try:
+            return self.settled and _changed_at(self.folder) == self.changed_at
+        except OSError:
+            return False
+
 
 class Scanner:
     """Finds new snapshots in the run directories and begins to judge them.

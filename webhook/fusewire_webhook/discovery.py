@@ -23,6 +23,7 @@ def document(targets: Iterable[Target], *, scrape_interval_seconds: float) -> li
                 "attempt": str(target.attempt),
                 "algorithm": target.algorithm,
                 "__scrape_interval__": duration(scrape_interval_seconds),
+                "__scrape_timeout__": duration(scrape_interval_seconds),
                 "__param_window": f"{target.window_seconds:g}",
                 "__param_attempt": str(target.attempt),
             },

@@ -17,7 +17,12 @@ from fusewire_webhook.triprules import RuleSet
 Answer = Literal["pass", "fail", "inconclusive", "error"]
 
 # The gate's instant expressions. rules/gate.rules.yaml records the same ones for people to look at.
-TRIPS = 'count by (run, attempt, alertname, alertstate) (ALERTS{action="trip"})'
+TRIPS = (
+    'count by (run, attempt, alertname, alertstate) (ALERTS{action="trip"}'
+    ' or label_replace(ALERTS{action="hold"}, "alertstate", "pending", "", ""))'
+)
+"""Active trip alerts. An alert with ``action="hold"``, pending or firing, counts as a pending one: it never stops a
+run, and while it lasts nothing is promoted."""
 
 
 def step_query(scrape_interval: float) -> str:
@@ -304,14 +309,13 @@ def silent_signals(before: Mapping[str, float], now: Mapping[str, float]) -> tup
 
 
 def _alerts_query(state: str, run: str, attempt: int, seconds: float) -> str:
-    """Trip alerts of the attempt, of the run without an attempt, and without a run."""
-    trip = f'action="trip",alertstate="{state}"'
-    window = duration(seconds)
-    return (
-        "count by (run, alertname) ("
-        f'count_over_time(ALERTS{{{trip},run={run},attempt=~"{attempt}|"}}[{window}])'
-        f' or count_over_time(ALERTS{{{trip},run=""}}[{window}]))'
+    """Trip alerts of the attempt, of the run without an attempt, and without a run; hold alerts are pending."""
+    kinds = [f'action="trip",alertstate="{state}"', *(['action="hold"'] if state == "pending" else [])]
+    places = (f'run={run},attempt=~"{attempt}|"', 'run=""')
+    counts = (
+        f"count_over_time(ALERTS{{{kind},{place}}}[{duration(seconds)}])" for kind in kinds for place in places
     )
+    return f"count by (run, alertname) ({' or '.join(counts)})"
 
 
 def _scrapes_query(run: str, attempt: str, seconds: float) -> str:

@@ -33,7 +33,7 @@ VERSION = importlib.metadata.version("fusewire")
 STATES = ("closed", "open", "half_open", "locked", "completed")
 FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
 
-AlertOutcome = Literal["trip", "recorded", "unknown_run", "watchdog", "not_stored"]
+AlertOutcome = Literal["trip", "recorded", "unknown_run", "watchdog", "not_stored", "reconciled"]
 Answer = Literal["pass", "fail", "inconclusive", "error"]
 IntakeReason = Literal[PayloadReason, AuthReason, "too_large", "not_readable", "not_stored"]
 

@@ -33,6 +33,7 @@ from fusewire_webhook.gate import (
 )
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.survey import Survey, survey
+from fusewire_webhook.triprules import RuleSet
 from fusewire_webhook.view import RunView
 from fusewire_webhook.watched import WatchedSteps
 
@@ -116,6 +117,7 @@ class Promoter:
         )
         self._clean_since = clock()
         self._server = ""
+        self._rules: RuleSet | None = None
         self._verifying: set[asyncio.Task[None]] = set()
         self._readers = ThreadPoolExecutor(VERIFICATIONS, thread_name_prefix="fusewire-verify")
 
@@ -136,12 +138,19 @@ class Promoter:
             await self.flush()
 
     def settled(self, run: str) -> bool:
-        """Is no snapshot of the run waiting for a verdict that can still come? True for a run that is not known."""
+        """Is no snapshot of the run waiting for a verdict that can still come? True for a run that is not known.
+
+        Reads the time of the snapshots' folder, so it blocks briefly.
+        """
         known = self._runs.get(run)
         if known is None:
             return True
         view = self._engine.view(run)
-        return known.settled and all(_held(view, candidate) for candidate in known.candidates.values())
+        return known.fully_listed() and all(_held(view, candidate) for candidate in known.candidates.values())
+
+    def patience(self, run: str) -> float:
+        """T: seconds that must pass after a snapshot of the run, by the rules as they were last seen."""
+        return self._policy(run).patience(self._rules)
 
     def latest(self, run: str) -> list[dict[str, Any]]:
         """The verdict on each candidate of a run, oldest step first, as JSON values."""
@@ -199,6 +208,7 @@ class Promoter:
             log.info("Prometheus restarted or reloaded its rules: every snapshot is watched from now on again")
             self._clean_since = facts.now
         self._server = facts.server or self._server
+        self._rules = facts.rules or self._rules
 
     # Watched steps ------------------------------------------------------------------------------------
 

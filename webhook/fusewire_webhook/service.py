@@ -163,13 +163,17 @@ class _Parts:
             runs=config.runs,
             journal=journal,
             actuator=actuator,
-            evidence=PrometheusEvidence(prometheus, runs_dir=folder.root, scrape_interval=scrape),
+            evidence=PrometheusEvidence(
+                prometheus, runs_dir=folder.root, scrape_interval=scrape, evaluation_interval=evaluation
+            ),
             listeners=(
                 self.metrics.stored,
                 lambda run, _seq, event, _state: self.reconciler.stored(run, event),
             ),
         )
-        self.reconciler = Reconciler(self.engine, prometheus=prometheus)
+        self.reconciler = Reconciler(
+            self.engine, prometheus=prometheus, on_found=lambda _run: self.metrics.alert("reconciled")
+        )
         self.promoter = Promoter(
             self.engine,
             prometheus=prometheus,

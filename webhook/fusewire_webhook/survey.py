@@ -24,7 +24,7 @@ class Survey:
     steps: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Last ``rl_step`` by run and attempt, of those that were scraped lately."""
     alerts: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
-    """Active trip alerts by run."""
+    """Active trip alerts by run; hold alerts among them as pending."""
     errors: tuple[str, ...] = ()
     """Questions that were not answered."""
     degraded: tuple[str, ...] = ()

@@ -43,6 +43,11 @@ def is_trip(rule: Rule) -> bool:
     return rule.kind == "alerting" and rule.labels.get("action") == "trip"
 
 
+def is_watched(rule: Rule) -> bool:
+    """Does an alert of this rule stop a run or hold its promotions back?"""
+    return rule.kind == "alerting" and rule.labels.get("action") in {"trip", "hold"}
+
+
 def inspect(groups: Sequence[RuleGroup], *, now: float) -> RuleSet:
     """Judge the loaded rules; ``now`` is Unix seconds of Prometheus' own clock, read just before ``groups``."""
     rules = list(_relevant(groups))
@@ -61,9 +66,9 @@ def inspect(groups: Sequence[RuleGroup], *, now: float) -> RuleSet:
 
 
 def _relevant(groups: Sequence[RuleGroup]) -> Iterable[tuple[RuleGroup, Rule]]:
-    """The trip rules and, transitively, every recording rule whose name they mention."""
+    """The trip and hold rules and, transitively, every recording rule whose name they mention."""
     pairs = [(group, rule) for group in groups for rule in group.rules]
-    chosen = [is_trip(rule) for _, rule in pairs]
+    chosen = [is_watched(rule) for _, rule in pairs]
     mentioned: set[str] = set()
     grown = True
     while grown:

@@ -1,7 +1,7 @@
 """How an attempt's process is started, watched and stopped.
 
 One protocol, several ways (``local`` first; docker, Slurm, Kubernetes later), one contract suite
-(``tests/webhook/actuator_contract.py``). The engine knows no PID, no NVML call and no file path: a handle is
+(``tests/actuators/contract.py``). The engine knows no PID, no NVML call and no file path: a handle is
 an opaque JSON object that the journal keeps, so that another webhook process can adopt the attempt.
 """
 

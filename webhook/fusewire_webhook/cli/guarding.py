@@ -15,6 +15,9 @@ from fusewire_webhook.config import Config
 from fusewire_webhook.service import Service, serving
 from fusewire_webhook.view import RunView
 
+VERDICT_SLACK_SECONDS = 5.0
+"""On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
+
 
 def guard_until_done(config: Config, *, warnings: Sequence[str] = ()) -> int:
     """Guard the runs until each is completed or locked, or a signal comes. The exit code."""
@@ -84,7 +87,7 @@ async def _guard(config: Config, progress: Progress) -> int:
         progress.before(service.engine.views())
         following = asyncio.ensure_future(progress.follow(service))
         try:
-            done, _ = await unless(taken.asked, _all_finished(service, config))
+            done, _ = await unless(taken.asked, all_finished(service, config, progress.say))
             if not done:
                 progress.say("stopping the trainers (again: kill them at once)")
                 await stop(service, config, taken, progress.say)
@@ -97,8 +100,21 @@ async def _guard(config: Config, progress: Progress) -> int:
     return exit_code(views) if done else taken.exit_code
 
 
-async def _all_finished(service: Service, config: Config) -> None:
-    await asyncio.gather(*(service.engine.wait_finished(run) for run in config.runs))
+async def all_finished(service: Service, config: Config, say: Callable[[str], None]) -> None:
+    """Wait for the end of each run, and for the verdict on what a completed one left."""
+    await asyncio.gather(*(_finished(service, run, say) for run in config.runs))
+
+
+async def _finished(service: Service, run: str, say: Callable[[str], None]) -> None:
+    view = await service.engine.wait_finished(run)
+    if view.state != "completed" or await asyncio.to_thread(service.promoter.settled, run):
+        return
+    patience = 2 * service.promoter.patience(run) + VERDICT_SLACK_SECONDS
+    say(f"{run}: waiting for the verdict on its last snapshot, at most {patience:.0f} s (Ctrl-C: do not wait)")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            while not await asyncio.to_thread(service.promoter.settled, run):  # noqa: ASYNC110 - it looks at the disk
+                await asyncio.sleep(service.promoter.period)
 
 
 async def stop(service: Service, config: Config, taken: Interrupts, say: Callable[[str], None]) -> None:
