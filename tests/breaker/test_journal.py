@@ -183,3 +183,11 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
         stored = [entry.seq for entry in journal.read()]
     assert stored == [*range(1, len(stored) + 1)]
     assert len(stored) >= acknowledged[-1]
+
+
+async def test_text_that_is_no_unicode_is_refused_alone(tmp_path: Path) -> None:
+    """Half a surrogate pair is an error of its own event; the writer goes on."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        with pytest.raises(JournalError, match="does not encode"):
+            await journal.append("ppo", TimerElapsed(name="\ud800"))
+        assert await journal.append("ppo", TimerElapsed(name="fine")) == 1

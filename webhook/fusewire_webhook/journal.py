@@ -103,6 +103,7 @@ class Journal:
             raise JournalError(f"{self._path}: the journal is closed")
         try:
             payload = _encode(event.payload())
+            payload.encode()  # half a surrogate pair would end the writer's transaction
         except (TypeError, ValueError) as error:
             raise JournalError(f"event {event.kind} does not encode as JSON: {error}") from error
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

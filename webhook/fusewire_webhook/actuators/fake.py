@@ -100,7 +100,7 @@ class FakeActuator:
             if process.launch.run in self.unstoppable:
                 return Gone(confirmed=False, gpu="held", reason="process 4711 is in uninterruptible sleep")
             if process.alive:
-                self.exit(*key, self._exit_on_stop, reason="signal")
+                self.exit(*key, self._exit_on_stop)
         return Gone(confirmed=True, exit_code=process.status.exit_code, gpu="none")
 
     async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:  # noqa: ARG002 - the protocol's
