@@ -1,0 +1,222 @@
+"""The real rule engine: ``promtool test rules`` on what was scraped.
+
+promtool loads the series, evaluates every rule at every interval exactly as a server does, and then answers
+queries. Asked for ``ALERTS`` at each instant with the expectation of nothing, it prints every alert that was
+pending or firing. One promtool process takes several runs at once: an evaluation costs little more for ten than
+for one.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewire_webhook.backtest.exposure import Exposure, expose
+from fusewire_webhook.backtest.model import Floats, RunLog
+from fusewire_webhook.backtest.pack import Pack, relevant
+from fusewire_webhook.errors import ConfigError
+
+RUN_SHARE = 0.1
+"""What each run adds to the cost of an evaluation, as a share of its fixed cost."""
+
+_AT = re.compile(r'^\s*expr: "ALERTS.*", time: (\S+),$')
+_SAMPLE = re.compile(r"\{((?:[^\"{}]|\"(?:[^\"\\]|\\.)*\")*)\} \S+")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdwy])")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One alert of one run at one evaluation."""
+
+    scrape: int
+    alert: str
+    state: str
+    """``pending`` or ``firing``."""
+    action: str
+    """Label ``action``: ``trip``, ``hold``, ``notify`` …"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run and when its rows happen."""
+
+    log: RunLog
+    seconds: Floats
+    """[rows], from 0 on."""
+    seen: npt.NDArray[np.int64]
+    """[scrapes], the number of rows that each scrape can see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How the runs are scraped and judged."""
+
+    scrape_seconds: float
+    window_seconds: float = 10.0
+    """Of the exporter."""
+    actions: tuple[str, ...] = ("trip", "hold")
+    """Alerts with these labels ``action`` are evaluated."""
+    promtool: str = "promtool"
+
+
+def evaluate(
+    plans: Sequence[Plan],
+    packs: Sequence[Pack],
+    setting: Setting,
+    *,
+    jobs: int = 2,
+    progress: Callable[[int], None] = lambda _runs: None,
+) -> list[dict[str, list[Seen]]]:
+    """For each pack, every alert that it raised, by run, in order of time.
+
+    Args:
+        jobs: processes at once.
+        progress: called with the number of runs that were finished since the last call.
+
+    Raises:
+        ConfigError: promtool refuses the rules or is not installed.
+    """
+    seen: list[dict[str, list[Seen]]] = [{plan.log.id: [] for plan in plans} for _ in packs]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        batches = {pool.submit(_evaluate, batch, packs, setting): batch for batch in _batches(plans, 2 * jobs)}
+        for future in as_completed(batches):
+            for number, alerts in enumerate(future.result()):
+                for run, alert in alerts:
+                    seen[number][run].append(alert)
+            progress(len(batches[future]))
+    for runs in seen:
+        for found in runs.values():
+            found.sort(key=lambda alert: alert.scrape)
+    return seen
+
+
+def check(pack: Pack, *, promtool: str = "promtool") -> None:
+    """Let promtool read the rules.
+
+    Raises:
+        ConfigError: it refuses them; the message is promtool's.
+    """
+    done = _run([promtool, "check", "rules", *map(str, pack.files)])
+    if done.returncode:
+        raise ConfigError(f"promtool check rules: {' '.join(done.stderr.split()) or done.stdout}")
+
+
+def _batches(plans: Sequence[Plan], count: int) -> list[list[Plan]]:
+    """At most ``count`` batches of about equal cost, runs of like length together, the longest first.
+
+    An evaluation costs a fixed part and a smaller one for each run, and a batch is as long as its longest run.
+    """
+    ordered = sorted(plans, key=lambda plan: -len(plan.seen))
+    low, high = 0.0, sum(len(plan.seen) * (1 + RUN_SHARE) for plan in ordered)
+    while high - low > 1:
+        middle = (low + high) / 2
+        if len(_filled(ordered, middle)) <= count:
+            high = middle
+        else:
+            low = middle
+    return _filled(ordered, high)
+
+
+def _filled(ordered: Sequence[Plan], capacity: float) -> list[list[Plan]]:
+    batches: list[list[Plan]] = []
+    for plan in ordered:
+        last = batches[-1] if batches else []
+        if last and len(last[0].seen) * (1 + RUN_SHARE * (len(last) + 1)) <= capacity:
+            last.append(plan)
+        else:
+            batches.append([plan])
+    return batches
+
+
+def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) -> list[list[tuple[str, Seen]]]:
+    names = frozenset().union(*(pack.names for pack in packs))
+    exposures = [
+        expose(
+            plan.log,
+            plan.seconds,
+            scrape_seconds=setting.scrape_seconds,
+            window_seconds=setting.window_seconds,
+            names=names,
+        )
+        for plan in batch
+    ]
+    return [_judge(exposures, pack, setting) for pack in packs]
+
+
+def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> list[tuple[str, Seen]]:
+    exposed = {selector.partition("{")[0] for exposure in exposures for selector in exposure.series}
+    with tempfile.TemporaryDirectory(prefix="fusewire-backtest-") as name:
+        folder = Path(name)
+        rules = relevant(pack, exposed, folder / "rules", actions=setting.actions)
+        path = folder / "test.yaml"
+        path.write_text(json.dumps(_document(exposures, rules, setting.scrape_seconds)), encoding="utf-8")
+        done = _run([setting.promtool, "test", "rules", str(path)])
+    text = done.stdout + done.stderr
+    if done.returncode and "got:" not in text:
+        raise ConfigError(f"promtool test rules: {' '.join(text.split())[:500]}")
+    lengths = {exposure.run: exposure.scrapes for exposure in exposures}
+    return [
+        (run, alert) for run, alert in _parse(text, setting.scrape_seconds) if alert.scrape < lengths.get(run, 0)
+    ]
+
+
+def _document(exposures: Sequence[Exposure], rules: Pack, scrape_seconds: float) -> dict[str, Any]:
+    """promtool's unit test; JSON is YAML."""
+    interval = f"{round(scrape_seconds * 1000)}ms"
+    series = [
+        {"series": selector, "values": values}
+        for exposure in exposures
+        for selector, values in exposure.series.items()
+    ]
+    questions = [
+        {"expr": 'ALERTS{run!=""}', "eval_time": f"{round(scrape * scrape_seconds * 1000)}ms"}
+        for scrape in range(max(exposure.scrapes for exposure in exposures))
+    ]
+    return {
+        "rule_files": [str(path.resolve()) for path in rules.files],
+        "evaluation_interval": interval,
+        "tests": [{"interval": interval, "input_series": series, "promql_expr_test": questions}],
+    }
+
+
+def _parse(text: str, scrape_seconds: float) -> Iterable[tuple[str, Seen]]:
+    scrape = 0
+    for line in text.splitlines():
+        if at := _AT.match(line):
+            scrape = round(_seconds(at[1]) / scrape_seconds)
+        elif line.lstrip().startswith("got: "):
+            for sample in _SAMPLE.finditer(line):
+                labels = {name: json.loads(f'"{value}"') for name, value in _LABEL.findall(sample[1])}
+                yield (
+                    labels["run"],
+                    Seen(
+                        scrape=scrape,
+                        alert=labels["alertname"],
+                        state=labels["alertstate"],
+                        action=labels.get("action", ""),
+                    ),
+                )
+
+
+def _seconds(text: str) -> float:
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{command[0]} is not installed; it comes with Prometheus") from error

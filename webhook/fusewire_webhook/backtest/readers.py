@@ -1,0 +1,188 @@
+"""Readers of recorded runs: CSV, JSON exports (``trainer_state.json``, W&B history), TensorBoard event files."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fusewire_webhook.backtest.model import LogError, RunLog
+from fusewire_webhook.backtest.tables import run_log
+
+INDEX = "index.csv"
+"""In a folder of logs: ``id, algorithm, source, label, first_bad_row`` of each."""
+
+Mapped = Mapping[str, str]
+
+
+def read(path: Path, *, mapping: Mapped | None = None) -> RunLog:
+    """The run recorded in one file, or in a folder of TensorBoard event files.
+
+    Raises:
+        LogError: it cannot be read as what its name says.
+    """
+    reader = _reader(path)
+    if reader is None:
+        raise LogError(f"{path}: not a .csv, .json, .jsonl or TensorBoard event file")
+    try:
+        return reader(path, mapping)
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror or error}") from error
+
+
+def find(paths: Iterable[Path]) -> list[tuple[Path, dict[str, str]]]:
+    """Every log under ``paths`` with what an index says of it; a folder stands for the logs in it.
+
+    Raises:
+        LogError: a path does not exist, or a folder holds no log.
+    """
+    found: list[tuple[Path, dict[str, str]]] = []
+    for path in paths:
+        if not path.exists():
+            raise LogError(f"{path}: no such file or folder")
+        inside = _logs_in(path) if path.is_dir() and not _event_files(path) else [path]
+        if not inside:
+            raise LogError(f"{path}: holds no .csv, .json, .jsonl or TensorBoard event file")
+        index = _index(path if path.is_dir() else path.parent)
+        found += [(log, index.get(log.stem, {})) for log in inside]
+    return found
+
+
+def labelled(log: RunLog, facts: Mapping[str, str]) -> RunLog:
+    """``log`` with what an index says of it.
+
+    Raises:
+        LogError: the index's first bad row is no row of the log.
+    """
+    text = facts.get("first_bad_row", "").strip()
+    if text and not (text.isdigit() and int(text) < log.rows):
+        raise LogError(f"{log.id}: first_bad_row {text!r} of {INDEX} is no row of it (0 to {log.rows - 1})")
+    return dataclasses.replace(
+        log,
+        algorithm=facts.get("algorithm", log.algorithm),
+        source=facts.get("source", log.source),
+        label=facts.get("label", log.label),
+        first_bad_row=int(text) if text else None,
+    )
+
+
+def _reader(path: Path) -> Callable[[Path, Mapped | None], RunLog] | None:
+    if path.is_dir() or "tfevents" in path.name:
+        return _read_tensorboard
+    return {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl}.get(path.suffix)
+
+
+def _logs_in(folder: Path) -> list[Path]:
+    files = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != INDEX and path.suffix in (".csv", ".json", ".jsonl")
+    ]
+    return files + [path for path in sorted(folder.iterdir()) if path.is_dir() and _event_files(path)]
+
+
+def _event_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*tfevents*"))
+
+
+def _index(folder: Path) -> dict[str, dict[str, str]]:
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if "id" not in (reader.fieldnames or ()):
+            raise LogError(f"{path}: has no column id; it holds id, algorithm, source, label, first_bad_row")
+        return {row["id"]: {key: value or "" for key, value in row.items() if key} for row in reader}
+
+
+def _read_csv(path: Path, mapping: Mapped | None) -> RunLog:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.reader(file)
+        header = [name.strip() for name in next(reader, [])]
+        if len(set(header)) < len(header):
+            raise LogError(f"{path}: two columns have the same name")
+        cells: dict[str, list[str]] = {name: [] for name in header}
+        columns = list(cells.values())
+        try:
+            for row in reader:
+                for number, column in enumerate(columns):
+                    column.append(row[number] if number < len(row) else "")
+        except csv.Error as error:
+            raise LogError(f"{path}: line {reader.line_num}: {error}") from error
+    return run_log(path.stem, header, cells, mapping=mapping)
+
+
+def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LogError(f"{path}: not JSON: {error}") from error
+    if isinstance(document, dict):
+        document = document.get("log_history", document.get("history"))
+    if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
+        raise LogError(
+            f"{path}: holds neither a list of rows nor one under log_history (trainer_state.json) or history"
+        )
+    return _from_rows(path, document, mapping)
+
+
+def _read_jsonl(path: Path, mapping: Mapped | None) -> RunLog:
+    rows: list[dict[str, Any]] = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    raise LogError(f"{path}: line {number}: not JSON: {error}") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise LogError(f"{path}: a line is no JSON object")
+    return _from_rows(path, rows, mapping)
+
+
+def _from_rows(path: Path, rows: list[dict[str, Any]], mapping: Mapped | None) -> RunLog:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    cells = {name: [row.get(name) for row in rows] for name in header}
+    name = path.parent.name if path.name == "trainer_state.json" and path.parent.name else path.stem
+    return run_log(name, header, cells, mapping=mapping)
+
+
+def _read_tensorboard(path: Path, mapping: Mapped | None) -> RunLog:
+    if importlib.util.find_spec("tensorboard") is None:
+        raise LogError(f"{path}: reading TensorBoard files needs the extra: pip install 'fusewire[report]'")
+    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415 - an extra
+        EventAccumulator,
+    )
+
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    rows: dict[int, dict[str, float]] = {}
+    for tag, point in _scalars(events):
+        row = rows.setdefault(point[0], {"step": float(point[0]), "wall_time": point[1]})
+        row[tag] = point[2]
+    if not rows:
+        raise LogError(f"{path}: holds no scalars")
+    ordered = [rows[step] for step in sorted(rows)]
+    header = list(dict.fromkeys(name for row in ordered for name in row))
+    name = path.name if path.is_dir() else path.parent.name or path.stem
+    return run_log(name, header, {key: [row.get(key) for row in ordered] for key in header}, mapping=mapping)
+
+
+def _scalars(events: Any) -> Iterable[tuple[str, tuple[int, float, float]]]:
+    """(tag, (step, Unix seconds, value)) of every scalar, written as such or as a tensor."""
+    from tensorboard.util import tensor_util  # noqa: PLC0415 - an extra
+
+    tags = events.Tags()
+    for tag in tags["scalars"]:
+        for point in events.Scalars(tag):
+            yield tag, (point.step, point.wall_time, point.value)
+    for tag in tags["tensors"]:
+        for point in events.Tensors(tag):
+            value = tensor_util.make_ndarray(point.tensor_proto)
+            if value.size == 1 and value.dtype.kind in "fiu":
+                yield tag, (point.step, point.wall_time, float(value.item()))

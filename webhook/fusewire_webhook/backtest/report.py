@@ -1,0 +1,113 @@
+"""Verdicts for people: tables. The JSON form is :meth:`Verdict.to_json` and :meth:`Score.to_json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fusewire_webhook.backtest.model import LogError
+from fusewire_webhook.backtest.session import Point
+from fusewire_webhook.backtest.verdict import Score, Verdict, by_label, score
+
+
+def runs_table(verdicts: Sequence[Verdict]) -> Table:
+    """A line per run."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (
+        ("run", "left"), ("algorithm", "left"), ("label", "left"), ("rows", "right"), ("bad from", "right"),
+        ("tripped", "right"), ("after onset", "right"), ("rule", "left"), ("then", "left"),
+    ):  # fmt: skip
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "then")
+    for verdict in verdicts:
+        log = verdict.log
+        table.add_row(
+            log.id,
+            log.algorithm,
+            log.label,
+            str(log.rows),
+            _number(log.first_bad_row),
+            _number(verdict.tripped_row),
+            "" if verdict.delay_rows is None else f"{verdict.delay_rows:+d} ({verdict.delay_seconds:+.0f} s)",
+            verdict.tripped_rule or "",
+            _then(verdict),
+            style=_style(verdict),
+        )
+    return table
+
+
+def labels_table(verdicts: Sequence[Verdict]) -> Table:
+    """Tripped of all, by label."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("label")
+    table.add_column("runs", justify="right")
+    table.add_column("tripped", justify="right")
+    for label, (tripped, runs) in by_label(verdicts).items():
+        table.add_row(label, str(runs), str(tripped))
+    return table
+
+
+def score_line(found: Score) -> str:
+    """The figures that decide."""
+    delay = "none" if found.median_delay_rows is None else f"{found.median_delay_rows:g} rows"
+    return (
+        f"healthy and kl_spike tripped {found.spared[0]} of {found.spared[1]}, "
+        f"noisy but fine {found.noisy[0]} of {found.noisy[1]}, "
+        f"bad caught {found.caught[0]} of {found.caught[1]} ({found.early} too early), median delay {delay}"
+    )
+
+
+def sweep_table(key: str, points: Sequence[Point]) -> Table:
+    """The trade-off of one number."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (key, "healthy tripped", "noisy tripped", "bad caught", "too early", "median delay (rows)"):
+        table.add_column(name, justify="right")
+    for point in points:
+        if point.score is None:
+            tripped = sum(verdict.tripped_row is not None for verdict in point.verdicts)
+            table.add_row(point.value, f"{tripped} of {len(point.verdicts)} (no labels)", "", "", "", "")
+            continue
+        found = point.score
+        table.add_row(
+            point.value,
+            f"{found.spared[0]} of {found.spared[1]}",
+            f"{found.noisy[0]} of {found.noisy[1]}",
+            f"{found.caught[0]} of {found.caught[1]}",
+            str(found.early),
+            _number(found.median_delay_rows),
+        )
+    return table
+
+
+def document(
+    verdicts: Sequence[Verdict], errors: Sequence[LogError], *, clock: str, rules: Sequence[str]
+) -> dict[str, Any]:
+    """The JSON document of a backtest."""
+    found = score(verdicts)
+    return {
+        "time": clock,
+        "rules": list(rules),
+        "runs": [verdict.to_json() for verdict in verdicts],
+        "errors": [str(error) for error in errors],
+        "score": None if found is None else found.to_json(),
+    }
+
+
+def _then(verdict: Verdict) -> str:
+    if verdict.breaker is None:
+        return ""
+    row = verdict.breaker.rollback_row
+    origin = "from scratch" if row is None else f"from row {row}"
+    return f"again {origin}, learning rate × {verdict.breaker.lr_scale:g}"
+
+
+def _style(verdict: Verdict) -> str:
+    tripped = verdict.tripped_row is not None
+    if not verdict.log.label or verdict.log.label == "unclear":
+        return "yellow" if tripped else ""
+    return "green" if tripped and verdict.log.is_bad else "red" if tripped != verdict.log.is_bad else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,0 +1,114 @@
+"""A whole backtest: logs in, verdicts out; a log that cannot be used does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fusewire_webhook.backtest import engine
+from fusewire_webhook.backtest.clock import RowClock, times
+from fusewire_webhook.backtest.engine import Plan, Setting
+from fusewire_webhook.backtest.exposure import rows_seen
+from fusewire_webhook.backtest.model import LogError, RunLog
+from fusewire_webhook.backtest.pack import Pack, changed
+from fusewire_webhook.backtest.verdict import Score, Verdict, judge, score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a backtest is done."""
+
+    clock: RowClock = field(default_factory=RowClock)
+    scrape_seconds: float | None = None
+    """None: what the pack is written for."""
+    window_seconds: float = 10.0
+    jobs: int = 2
+    promtool: str = "promtool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One number of a sweep and how the pack does with it."""
+
+    value: str
+    score: Score | None
+    verdicts: tuple[Verdict, ...]
+
+
+def plan(logs: Sequence[RunLog], options: Options, *, scrape_seconds: float) -> tuple[list[Plan], list[LogError]]:
+    """When the rows of each log happen, and the logs that cannot be played."""
+    plans: list[Plan] = []
+    errors: list[LogError] = []
+    known: set[str] = set()
+    for log in logs:
+        try:
+            if log.id in known:
+                raise LogError(f"{log.id}: two logs have this name; rename one of the files")
+            seconds = times(log, options.clock, scrape_seconds=scrape_seconds)
+        except LogError as error:
+            errors.append(error)
+            continue
+        known.add(log.id)
+        plans.append(Plan(log=log, seconds=seconds, seen=rows_seen(seconds, scrape_seconds)))
+    return plans, errors
+
+
+def backtest(
+    logs: Sequence[RunLog],
+    pack: Pack,
+    options: Options | None = None,
+    *,
+    progress: Callable[[int], None] = lambda _runs: None,
+) -> tuple[list[Verdict], list[LogError]]:
+    """The verdict on each log, in their order, and the logs that could not be played.
+
+    Raises:
+        ConfigError: the rules cannot be evaluated, or promtool is not installed.
+    """
+    (verdicts,), errors = _backtest(logs, [pack], options or Options(), progress)
+    return verdicts, errors
+
+
+def sweep(
+    logs: Sequence[RunLog],
+    pack: Pack,
+    options: Options | None = None,
+    *,
+    key: str,
+    values: Sequence[str],
+    folder: Path,
+    progress: Callable[[int], None] = lambda _runs: None,
+) -> tuple[list[Point], list[LogError]]:
+    """How the pack does with each of these values of one number; copies of the rules are written to ``folder``.
+
+    Raises:
+        ConfigError: the pack has no such number.
+    """
+    packs = [changed(pack, key, value, folder / str(number)) for number, value in enumerate(values)]
+    results, errors = _backtest(logs, packs, options or Options(), progress)
+    points = [
+        Point(value=value, score=score(verdicts), verdicts=tuple(verdicts))
+        for value, verdicts in zip(values, results, strict=True)
+    ]
+    return points, errors
+
+
+def _backtest(
+    logs: Sequence[RunLog], packs: Sequence[Pack], options: Options, progress: Callable[[int], None]
+) -> tuple[list[list[Verdict]], list[LogError]]:
+    for pack in packs:
+        engine.check(pack, promtool=options.promtool)
+    scrape = options.scrape_seconds or packs[0].interval
+    plans, errors = plan(logs, options, scrape_seconds=scrape)
+    setting = Setting(scrape_seconds=scrape, window_seconds=options.window_seconds, promtool=options.promtool)
+    seen = (
+        engine.evaluate(plans, packs, setting, jobs=options.jobs, progress=progress)
+        if plans
+        else [{} for _ in packs]
+    )
+    verdicts = [
+        [judge(each, alerts[each.log.id], pack.classes, scrape_seconds=scrape) for each in plans]
+        for pack, alerts in zip(packs, seen, strict=True)
+    ]
+    return verdicts, errors

@@ -1,0 +1,144 @@
+"""Tables of cells to :class:`RunLog`: which column is which signal, and what odd cells mean.
+
+An empty cell is no report. ``nan``, ``inf`` and ``-inf`` are reports. Anything else that is no number counts as
+empty and is noted. Rows keep their order, also where the step goes back or repeats: that is how they were reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusewire.signals import CATALOGUE
+from fusewire_webhook.backtest.model import Booleans, Column, Floats, LogError, RunLog
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "approx_kl": ("train/approx_kl", "losses/approx_kl", "kl", "train/kl", "objective/kl", "policy/approx_kl"),
+    "reference_kl": ("objective/reference_kl", "train/reference_kl", "kl_ref", "ref_kl"),
+    "policy_entropy": ("entropy", "train/entropy", "losses/entropy", "objective/entropy", "policy/entropy"),
+    "value_loss": ("train/value_loss", "losses/value_loss", "vf_loss", "critic_loss", "train/critic_loss"),
+    "policy_loss": (
+        "train/policy_loss", "train/policy_gradient_loss", "losses/policy_loss", "actor_loss", "train/actor_loss",
+        "loss", "train/loss",
+    ),
+    "episode_return": (
+        "reward", "rollout/ep_rew_mean", "charts/episodic_return", "episode_reward_mean", "train/reward",
+        "reward_mean", "objective/scores", "return",
+    ),
+    "episode_length": ("rollout/ep_len_mean", "charts/episodic_length", "episode_len_mean"),
+    "evaluation_return": ("eval/mean_reward", "eval/reward", "evaluation_reward"),
+    "grad_norm": ("train/grad_norm", "gradient_norm"),
+    "learning_rate": ("lr", "train/learning_rate", "charts/learning_rate"),
+    "clip_fraction": ("train/clip_fraction", "losses/clipfrac", "clip_ratio", "train/clip_ratio", "clipfrac"),
+    "explained_variance": ("train/explained_variance", "losses/explained_variance"),
+    "reward_std": ("train/reward_std",),
+    "response_length": ("completion_length", "train/completion_length", "completions/mean_length"),
+}  # fmt: skip
+"""Names under which trainers log the signals, the most specific first; the signal's own name comes before them."""
+
+STEP_NAMES = ("step", "global_step", "_step", "train/global_step", "timesteps_total", "rows")
+TIME_NAMES = ("time_s", "_runtime", "relative_time", "time_total_s", "seconds")
+"""Seconds since the start; ``_timestamp`` and ``wall_time`` (Unix seconds) are made relative."""
+STAMP_NAMES = ("_timestamp", "wall_time", "timestamp")
+
+_EMPTY = ("", "none", "null", "na", "n/a")
+
+
+def known_columns(names: Iterable[str], mapping: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For each signal that a log has, the column that holds it. ``mapping`` (signal to column) comes first."""
+    present = set(names)
+    chosen = {signal: column for signal, column in (mapping or {}).items() if column in present}
+    for signal in CATALOGUE:
+        for name in (signal.name, *ALIASES.get(signal.name, ())):
+            if signal.name not in chosen and name in present and name not in chosen.values():
+                chosen[signal.name] = name
+    return chosen
+
+
+def run_log(
+    name: str,
+    header: Sequence[str],
+    cells: Mapping[str, Sequence[Any]],
+    *,
+    mapping: Mapping[str, str] | None = None,
+) -> RunLog:
+    """The run in a table; ``cells`` are its columns, of equal length.
+
+    Raises:
+        LogError: no row, or no column that is a known signal.
+    """
+    signals = known_columns(header, mapping)
+    if not signals:
+        raise LogError(
+            f"{name}: no column is a known signal (it has: {', '.join(header) or 'none'}); "
+            "name them with --column SIGNAL=COLUMN, such as --column episode_return=my_reward"
+        )
+    rows = len(next(iter(cells.values()), ()))
+    if not rows:
+        raise LogError(f"{name}: no rows")
+    notes: list[str] = []
+    columns: dict[str, Column] = {}
+    for signal, column in signals.items():
+        values, reported, odd = _numbers(cells[column])
+        if odd:
+            notes.append(f"column {column}: {odd} cells are no numbers and were left out")
+        if reported.any():
+            columns[signal] = Column(values=values, reported=reported)
+    if not columns:
+        raise LogError(f"{name}: the columns {', '.join(signals.values())} hold no number")
+    steps = _first(header, cells, STEP_NAMES)
+    if steps is not None:
+        notes += _step_notes(steps)
+    return RunLog(
+        id=name,
+        columns=columns,
+        steps=steps if steps is not None else np.arange(rows, dtype=np.float64),
+        seconds=_seconds(header, cells),
+        notes=tuple(notes),
+    )
+
+
+def _first(header: Sequence[str], cells: Mapping[str, Sequence[Any]], names: Sequence[str]) -> Floats | None:
+    for name in names:
+        if name in header:
+            values, reported, _ = _numbers(cells[name])
+            if reported.any():
+                return np.where(reported, values, np.nan)
+    return None
+
+
+def _seconds(header: Sequence[str], cells: Mapping[str, Sequence[Any]]) -> Floats | None:
+    seconds = _first(header, cells, TIME_NAMES)
+    if seconds is not None:
+        return seconds
+    stamps = _first(header, cells, STAMP_NAMES)
+    return None if stamps is None else stamps - np.nanmin(stamps)
+
+
+def _numbers(cells: Sequence[Any]) -> tuple[Floats, Booleans, int]:
+    """Values, where they were reported, and how many cells were neither a number nor empty."""
+    values = np.full(len(cells), np.nan)
+    reported = np.zeros(len(cells), np.bool_)
+    odd = 0
+    for row, cell in enumerate(cells):
+        if cell is None or isinstance(cell, bool):
+            continue
+        try:
+            values[row] = float(cell)
+            reported[row] = True
+        except (TypeError, ValueError):
+            odd += not (isinstance(cell, str) and cell.strip().lower() in _EMPTY)
+    return values, reported, odd
+
+
+def _step_notes(steps: Floats) -> list[str]:
+    difference = np.diff(steps[np.isfinite(steps)])
+    back, repeated = int((difference < 0).sum()), int((difference == 0).sum())
+    notes = []
+    if back:
+        notes.append(f"the step goes back {back} times; rows were taken in their order")
+    if repeated:
+        notes.append(f"the step repeats {repeated} times; each row counts as an update")
+    return notes
