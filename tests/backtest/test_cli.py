@@ -1,0 +1,101 @@
+"""`fusewire backtest` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fusewire_webhook.cli import BAD_INPUT, FAILED, OK, main
+
+RULES = """
+groups:
+  - name: g
+    interval: 1s
+    rules:
+      - alert: Trip
+        expr: max by (run, attempt) (last_over_time(rl_approx_kl[4s])) > 1
+        labels: {action: trip, class: divergence}
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "bad.csv").write_text("kl\n0\n0\n5\n5\n")
+    (folder / "good.csv").write_text("kl\n0\n0\n0\n0\n")
+    (folder / "index.csv").write_text(
+        "id,algorithm,source,label,first_bad_row\nbad,ppo,s,diverged,2\ngood,ppo,s,healthy,\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> str:
+    path = tmp_path / "x.rules.yaml"
+    path.write_text(RULES)
+    return str(path)
+
+
+def test_table_json_and_pictures(
+    logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One call gives a table, the documented JSON, and a picture per run, and says how rows became time."""
+    target, pictures = tmp_path / "o.json", tmp_path / "pictures"
+    code = main(
+        ["backtest", str(logs), "--rules", rules, "--json", str(target), "--pictures", str(pictures), "--jobs", "1"]
+    )
+    assert code == OK
+    shown = capsys.readouterr()
+    assert "bad caught 1 of 1" in shown.out
+    assert "one row = one scrape, scraped every 1 s" in shown.err
+    document = json.loads(target.read_text())
+    assert {run["id"]: run["tripped_row"] for run in document["runs"]} == {"bad": 2, "good": None}
+    assert document["score"]["bad"] == {"tripped": 1, "runs": 1, "early": 0}
+    assert sorted(path.name for path in pictures.iterdir()) == ["bad.png", "good.png"]
+
+
+def test_a_bad_log_is_named_and_the_others_are_still_reported(
+    logs: Path, rules: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code says that something was left out."""
+    (logs / "odd.csv").write_text("foo\n1\n")
+    assert main(["backtest", str(logs), "--rules", rules, "--json", "-", "--jobs", "1"]) == FAILED
+    shown = capsys.readouterr()
+    assert "odd: no column is a known signal" in shown.err
+    document = json.loads(shown.out)
+    assert [run["id"] for run in document["runs"]] == ["bad", "good"]
+    assert "odd" in document["errors"][0]
+
+
+def test_a_sweep_prints_the_trade_off(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line per value."""
+    path = tmp_path / "x.rules.yaml"
+    path.write_text(RULES)
+    assert main(["backtest", str(logs), "--rules", str(path), "--sweep", "Trip.for=0s,9s", "--jobs", "1"]) == OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split()[7:10] == ["1", "of", "1"]
+    assert lines[-1].split()[7:10] == ["0", "of", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a log"),
+        (["LOGS", "--time", "soon"], "--time soon"),
+        (["LOGS", "--sweep", "x"], "NAME=V1"),
+        (["LOGS", "--column", "x=y"], "signals are"),
+        (["LOGS", "--window", "0"], "--window 0"),
+        (["LOGS", "--prometheus", "http://127.0.0.1:1"], "--run NAME"),
+        (["LOGS", "--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "x"], "--range"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_remedy(
+    logs: Path, rules: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each mistake is refused before anything runs."""
+    given = [str(logs) if argument == "LOGS" else argument for argument in arguments]
+    assert main(["backtest", "--rules", rules, "--jobs", "1", *given]) == BAD_INPUT
+    assert words in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""Recorded runs are read as they were reported, and what cannot be read says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusewire_webhook.backtest.model import LogError
+from fusewire_webhook.backtest.readers import find, labelled, read
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_empty_cells_are_no_reports_and_nan_and_inf_are(tmp_path: Path) -> None:
+    """A CSV keeps the difference between nothing, NaN and infinity."""
+    log = read(write(tmp_path / "a.csv", "step,reward,approx_kl\n1,nan,\n2,5,inf\n3,,-inf\n"))
+    assert log.id == "a"
+    assert log.rows == 3
+    reward, kl = log.columns["episode_return"], log.columns["approx_kl"]
+    assert reward.reported.tolist() == [True, True, False]
+    assert np.isnan(reward.values[0])
+    assert kl.reported.tolist() == [False, True, True]
+    assert kl.values[1:].tolist() == [np.inf, -np.inf]
+
+
+def test_names_of_other_trainers_are_known_and_a_mapping_wins(tmp_path: Path) -> None:
+    """Stable-Baselines' and TRL's names need no help; a user's own name can be given."""
+    path = write(tmp_path / "a.csv", "rollout/ep_rew_mean,train/approx_kl,my_return\n1,2,3\n")
+    assert set(read(path).columns) == {"episode_return", "approx_kl"}
+    assert read(path, mapping={"episode_return": "my_return"}).columns["episode_return"].values.tolist() == [3.0]
+
+
+def test_odd_steps_and_cells_are_noted_and_rows_keep_their_order(tmp_path: Path) -> None:
+    """Steps that go back or repeat, short rows and words among numbers do not lose a row."""
+    log = read(write(tmp_path / "a.csv", "step,reward\n3,1\n2,oops\n2,3\n7\n"))
+    assert log.columns["episode_return"].reported.tolist() == [True, False, True, False]
+    assert log.steps.tolist() == [3.0, 2.0, 2.0, 7.0]
+    notes = " | ".join(log.notes)
+    assert "goes back 1 times" in notes
+    assert "repeats 1 times" in notes
+    assert "1 cells are no numbers" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "", "no column is a known signal"),
+        ("a.csv", "step,reward\n", "no rows"),
+        ("a.csv", "step,foo\n1,2\n", "--column SIGNAL=COLUMN"),
+        ("a.csv", "step,reward\n1,\n", "hold no number"),
+        ("a.csv", "reward,reward\n1,2\n", "same name"),
+        ("a.json", "{", "not JSON"),
+        ("a.json", '{"x": 1}', "log_history"),
+        ("a.jsonl", '{"reward": 1}\nnope\n', "line 2"),
+        ("a.jsonl", "1\n", "no JSON object"),
+        ("a.txt", "x", "not a .csv"),
+    ],
+)
+def test_what_cannot_be_read_says_why(tmp_path: Path, name: str, text: str, words: str) -> None:
+    """Each unusable file is named with its fault."""
+    path = write(tmp_path / name, text)
+    with pytest.raises(LogError, match=f"{path.stem}.*{words}"):
+        read(path)
+
+
+def test_a_trainer_state_and_a_wandb_history_are_tables(tmp_path: Path) -> None:
+    """Rows of JSON may report different signals; time stamps become seconds since the start."""
+    state = {"log_history": [{"step": 1, "kl": 0.1, "reward": 0.5}, {"step": 2, "loss": 3.0}]}
+    log = read(write(tmp_path / "mine" / "trainer_state.json", json.dumps(state)))
+    assert log.id == "mine"
+    assert log.columns["approx_kl"].reported.tolist() == [True, False]
+    assert log.columns["policy_loss"].values[1] == 3.0
+    rows = '{"_step": 5, "_timestamp": 100.0, "reward": 1}\n\n{"_step": 6, "_timestamp": 102.5, "reward": null}\n'
+    log = read(write(tmp_path / "h.jsonl", rows))
+    assert log.seconds is not None
+    assert log.seconds.tolist() == [0.0, 2.5]
+    assert log.columns["episode_return"].reported.tolist() == [True, False]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_events_become_rows_by_step(tmp_path: Path) -> None:
+    """Scalars of one step are one row, in the order of the steps."""
+    why = "reading TensorBoard needs the extra report"
+    event = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason=why)
+    summary = pytest.importorskip("tensorboard.compat.proto.summary_pb2", reason=why)
+    files = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason=why)
+    writer = files.EventFileWriter(str(tmp_path / "run1"))
+    for step, tag, value in (
+        (1, "rollout/ep_rew_mean", 7.0),
+        (2, "train/approx_kl", 0.5),
+        (1, "train/approx_kl", 0.25),
+    ):
+        scalar = summary.Summary(value=[summary.Summary.Value(tag=tag, simple_value=value)])
+        writer.add_event(event.Event(step=step, wall_time=100.0 + step, summary=scalar))
+    writer.close()
+    ((path, _),) = find([tmp_path / "run1"])
+    log = read(path)
+    assert log.id == "run1"
+    assert log.steps.tolist() == [1.0, 2.0]
+    assert log.columns["approx_kl"].values.tolist() == [0.25, 0.5]
+    assert log.columns["episode_return"].reported.tolist() == [True, False]
+
+
+def test_a_folder_stands_for_its_logs_and_its_index_labels_them(tmp_path: Path) -> None:
+    """index.csv names algorithm, label and first bad row; a row that does not exist is refused."""
+    write(tmp_path / "1.csv", "reward\n1\n2\n")
+    write(tmp_path / "2.csv", "reward\n1\n")
+    write(tmp_path / "index.csv", "id,algorithm,label,first_bad_row\n1,ppo,diverged,1\n2,ppo,diverged,9\n")
+    (first, facts), (second, wrong) = find([tmp_path])
+    log = labelled(read(first), facts)
+    assert (log.algorithm, log.label, log.first_bad_row, log.is_bad) == ("ppo", "diverged", 1, True)
+    with pytest.raises(LogError, match="first_bad_row '9'"):
+        labelled(read(second), wrong)
+
+
+def test_a_missing_path_and_an_empty_folder_are_named(tmp_path: Path) -> None:
+    """Nothing to read is an error, not an empty success."""
+    with pytest.raises(LogError, match="no such file"):
+        find([tmp_path / "none"])
+    with pytest.raises(LogError, match="holds no"):
+        find([tmp_path])
