@@ -1,0 +1,237 @@
+"""Writes a postmortem: reads the journal and the run directory, asks Prometheus, judges, and renders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from fusewire.attempt import ATTEMPT_FILE
+from fusewire.files import write_atomically
+from fusewire.snapshots.layout import parse_name
+from fusewire_webhook.journal import Journal
+from fusewire_webhook.postmortem import html, markdown, plots, postmortem_path
+from fusewire_webhook.postmortem.asking import observe
+from fusewire_webhook.postmortem.audit import ReplayAudit, ReplayFindings, RunData, Start, audit
+from fusewire_webhook.postmortem.costs import cost_of
+from fusewire_webhook.postmortem.folder import Files, look
+from fusewire_webhook.postmortem.observed import Observed, Traces
+from fusewire_webhook.postmortem.report import Facts, report
+from fusewire_webhook.postmortem.story import Attempt, Story, tell
+from fusewire_webhook.prometheus import Prometheus
+from fusewire_webhook.runs_folder import RunsFolder
+
+log = logging.getLogger(__name__)
+
+PROMETHEUS_SECONDS = 3.0
+"""Patience for each answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A postmortem that was written."""
+
+    attempt: int
+    markdown: Path
+    html: Path
+    notes: tuple[str, ...] = ()
+    """What it lacks, and why."""
+
+
+def write_postmortem(
+    runs_dir: Path,
+    run: str,
+    attempt: int | None = None,
+    *,
+    prometheus_url: str | None = None,
+    scrape_interval: float = 1.0,
+    replay: ReplayAudit | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Written:
+    """Write (again) the postmortem of an attempt that tripped; without ``attempt``, of the last one that did.
+
+    Blocks for a second or two, and for as long as Prometheus takes: call it in a process of its own, or where
+    nothing waits.
+
+    Args:
+        runs_dir: folder of all runs, with their journal.
+        prometheus_url: None: there is none to ask; what it answered before is used where it is kept.
+        scrape_interval: seconds.
+        replay: the run's replay buffer, where it can look at its rows.
+        clock: Unix seconds.
+
+    Raises:
+        CommandError: the attempt has not tripped.
+        JournalError: the journal cannot be read.
+        OSError: the files cannot be written.
+    """
+    folder = RunsFolder(runs_dir)
+    entries = list(Journal(folder.journal, read_only=True).read(run))
+    story = tell(run, entries, attempt)
+    run_dir, number = folder.root / run, story.attempt.number
+    rolled = story.rolled_back
+    files = look(
+        run_dir,
+        number,
+        quarantined=rolled.quarantined if rolled is not None else (),
+        target=rolled.target if rolled is not None else None,
+        origin=story.attempt.resume_from,
+    )
+    observed, kept_from = _observed(run_dir, story, prometheus_url, scrape_interval, clock)
+    algorithm = _algorithm(run_dir, story)
+    facts = Facts(
+        story=story,
+        files=files,
+        observed=observed,
+        cost=cost_of(story, last_step=files.step, gpus=observed.gpus, energy_joules=observed.energy_joules),
+        findings=audit(run_data(story, files, observed, algorithm=algorithm, replay=replay)),
+        kept_from=kept_from,
+        written_at=clock(),
+        pictures=plots.available(),
+    )
+    return _write(run_dir, facts)
+
+
+def run_data(
+    story: Story,
+    files: Files,
+    observed: Observed,
+    *,
+    algorithm: str = "",
+    replay: ReplayAudit | None = None,
+) -> RunData:
+    """What the audit reads."""
+    findings, problem = _replay(story, files, replay)
+    return RunData(
+        algorithm=algorithm,
+        signals=observed.whole,
+        starts=tuple(
+            _start(attempt, story, observed.rates)
+            for attempt in (story.attempt, story.next)
+            if attempt is not None and attempt.resume_from is not None
+        ),
+        replay=findings,
+        replay_problem=problem,
+        last=files.values,
+    )
+
+
+def _replay(story: Story, files: Files, replay: ReplayAudit | None) -> tuple[ReplayFindings | None, str]:
+    if replay is None:
+        return None, ""
+    try:
+        return replay.audit(story.run, story.attempt.number, files.origin_watermark), ""
+    except Exception as error:  # whatever a data source does, the postmortem is written
+        log.warning("the replay buffer could not be audited: %s", error)
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _start(attempt: Attempt, story: Story, rates: Mapping[int, Traces]) -> Start:
+    assert attempt.resume_from is not None
+    step, writer = parse_name(attempt.resume_from) or (0, -1)
+    parent = next((other for other in story.attempts if other.number == writer), None)
+    own, parents = rates.get(attempt.number, {}), rates.get(writer, {})
+    return Start(
+        attempt=attempt.number,
+        asked=attempt.lr_scale,
+        parent_asked=parent.lr_scale if parent is not None else 0.0,
+        reported_scale=_first(own, "lr_scale"),
+        rate=_first(own, "learning_rate"),
+        parent_rate=_rate_at(parents, step),
+    )
+
+
+def _first(traces: Traces, name: str) -> float | None:
+    trace = traces.get(name)
+    return float(trace.finite[0]) if trace is not None and len(trace.finite) else None
+
+
+def _rate_at(traces: Traces, step: int) -> float | None:
+    """The learning rate when the attempt stood at ``step``."""
+    steps, rates = traces.get("step"), traces.get("learning_rate")
+    if steps is None or rates is None:
+        return None
+    reached = steps.times[steps.values <= step]
+    return rates.at(float(reached[-1])) if len(reached) else None
+
+
+def _algorithm(run_dir: Path, story: Story) -> str:
+    for alert in story.alerts:
+        if alert.labels.get("algorithm"):
+            return alert.labels["algorithm"]
+    try:
+        value = json.loads((run_dir / ATTEMPT_FILE).read_bytes())
+        return str(value["algorithm"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _observed(
+    run_dir: Path, story: Story, url: str | None, scrape_interval: float, clock: Callable[[], float]
+) -> tuple[Observed, float | None]:
+    """What Prometheus says now, or else what it said when the postmortem was first written."""
+    if url is None:
+        fresh = Observed(
+            problem="there is no Prometheus to ask now",
+            asked_at=clock(),
+            tripped_at=story.alert_at or story.tripped_at,
+        )
+    else:
+        fresh = asyncio.run(_ask(url, story, scrape_interval, clock))
+    if fresh.whole or fresh.around:
+        return fresh, None
+    kept = read_kept(postmortem_path(run_dir, story.attempt.number, "json"))
+    return (kept, kept.asked_at) if kept is not None and (kept.whole or kept.around) else (fresh, None)
+
+
+async def _ask(url: str, story: Story, scrape_interval: float, clock: Callable[[], float]) -> Observed:
+    async with aiohttp.ClientSession() as session:
+        prometheus = Prometheus(url, session=session, timeout=PROMETHEUS_SECONDS)
+        return await observe(prometheus, story, scrape_interval=scrape_interval, clock=clock)
+
+
+def read_kept(path: Path) -> Observed | None:
+    """Answers of Prometheus that were kept beside a postmortem; None: there are none, or they are not readable."""
+    try:
+        return Observed.from_json(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s: cannot be read (%s); it is ignored", path, error)
+        return None
+
+
+def _write(run_dir: Path, facts: Facts) -> Written:
+    number = facts.story.attempt.number
+    paths = {suffix: postmortem_path(run_dir, number, suffix) for suffix in ("md", "html", "svg", "json")}
+    paths["md"].parent.mkdir(parents=True, exist_ok=True)
+    picture = plots.draw(facts.observed, number) if facts.pictures else None
+    if facts.kept_from is None and (facts.observed.whole or facts.observed.around):
+        _put(paths["json"], json.dumps(facts.observed.to_json(), separators=(",", ":")))
+    if picture is not None:
+        _put(paths["svg"], picture)
+    document = report(facts)
+    _put(paths["md"], markdown.render(document, plots=paths["svg"].name if picture is not None else None))
+    inline = None if picture is None else own_ids(picture, f"a{number}")
+    _put(paths["html"], html.render(document, plots=inline))
+    notes = [facts.observed.problem] if facts.observed.problem and facts.kept_from is None else []
+    if not facts.pictures:
+        notes.append(plots.MISSING)
+    return Written(attempt=number, markdown=paths["md"], html=paths["html"], notes=tuple(notes))
+
+
+def own_ids(svg: str, prefix: str) -> str:
+    """The picture with identifiers that clash with none of the page around it."""
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+
+
+def _put(path: Path, text: str) -> None:
+    write_atomically(path, text.encode(errors="replace"), durable=False)
