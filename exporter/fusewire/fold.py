@@ -6,8 +6,6 @@ than 10 reports came after it (so the window is the longer of the two). Over the
 
 - ``run_min(n)`` = the highest min(run): ``run_min(3) > x`` exactly when three reports in a row exceeded x;
 - ``run_max(n)`` = the lowest max(run): ``run_max(3) < x`` exactly when three reports in a row stayed under x;
-- ``past_min`` and ``past_max`` are the extremes of the finite reports since the start, the last 19 left out: what a
-  rule can compare a run with that has lasted for up to 10 reports, however slowly they come;
 - NaN reaches nothing: it counts as −Inf for run_min and as +Inf for run_max. ±Inf count as they are.
 
 Time is kept in buckets of a quarter window, so the far edge is coarse: never nearer than ``window``, never
@@ -31,8 +29,6 @@ from fusewire.signals import STEPS
 PATIENCE = 10
 """A run stays visible for this many reports, however slow they come."""
 
-RECENT = PATIENCE + max(STEPS) - 1
-"""The last reports, of which the visible runs of a slow trainer are made; what came before them is the past."""
 
 BUCKETS_PER_WINDOW = 4
 
@@ -62,10 +58,6 @@ class Reading:
     """[S, N]."""
     run_max: Floats
     """[S, N]."""
-    past_min: Floats
-    """[S]; NaN before there is one."""
-    past_max: Floats
-    """[S]; NaN before there is one."""
     nonfinite: Integers
     """[S], since the start."""
     streak: Integers
@@ -83,7 +75,6 @@ class StepFold:
         self._tail: Floats = np.full((2 * size, self._keep), -np.inf)
         self._tail_streak: Integers = np.zeros((size, PATIENCE), np.int64)
         self._buckets: dict[tuple[float, int], _Bucket] = {}
-        self._past: Floats = np.full(2 * size, -np.inf)
         self._last: Floats = np.full(size, np.nan)
         self._reports: Integers = np.zeros(size, np.int64)
         self._nonfinite: Integers = np.zeros(size, np.int64)
@@ -105,7 +96,6 @@ class StepFold:
         if not sound:
             history[np.isnan(history)] = -np.inf
         self._tail[wide] = history[:, -keep:]
-        self._past[wide] = np.maximum(self._past[wide], _highest_finite(history[:, :rows]))
         self._last[columns] = values[-1]
         self._reports[columns] += rows
         streaks = None if sound and not self._tail_streak.any() else self._fold_streaks(columns, finite)
@@ -134,8 +124,6 @@ class StepFold:
             reports=self._reports.copy(),
             run_min=reach[: self._size],
             run_max=-reach[self._size :],
-            past_min=np.where(self._past[self._size :] > -np.inf, -self._past[self._size :], np.nan),
-            past_max=np.where(self._past[: self._size] > -np.inf, self._past[: self._size], np.nan),
             nonfinite=self._nonfinite.copy(),
             streak=streak,
         )
@@ -199,14 +187,6 @@ class StepFold:
             reached += step
             target = 3 - target
         return values
-
-
-def _highest_finite(values: Floats) -> Floats:
-    """Maximum of each row over what is finite; -Inf without any."""
-    highest: Floats = values.max(axis=1)
-    if np.isposinf(highest).any():
-        highest = np.where(np.isfinite(values), values, -np.inf).max(axis=1)
-    return highest
 
 
 class _Scratch:

@@ -74,21 +74,6 @@ def run_max(signal: Signal) -> Metric:
     )
 
 
-def past_min(signal: Signal) -> Metric:
-    """``rl_<signal>_past_min``."""
-    return Metric(
-        name=f"rl_{signal.name}_past_min", help="Lowest finite report of the attempt, the last 19 reports left out."
-    )
-
-
-def past_max(signal: Signal) -> Metric:
-    """``rl_<signal>_past_max``."""
-    return Metric(
-        name=f"rl_{signal.name}_past_max",
-        help="Highest finite report of the attempt, the last 19 reports left out.",
-    )
-
-
 def minibatch_max(signal: Signal) -> Metric:
     """``rl_<signal>_minibatch_max``."""
     return Metric(
@@ -227,6 +212,6 @@ def sample_names(signals: Sequence[Signal] = CATALOGUE) -> frozenset[str]:
     """Name of every series that an exporter with these signals can show."""
     families = [*ALL]
     for signal in signals:
-        families += [last(signal), run_min(signal), run_max(signal), past_min(signal), past_max(signal)]
+        families += [last(signal), run_min(signal), run_max(signal)]
         families.append(minibatch_max(signal))
     return frozenset(PROCESS_NAMES).union(*(family.sample_names for family in families))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusewire.fold import PATIENCE, RECENT, StepFold
+from fusewire.fold import PATIENCE, StepFold
 from fusewire.signals import STEPS
 
 SIZE = 3
@@ -77,9 +77,6 @@ def test_equals_the_definition(blocks: list[Any], window: float, later: float) -
         assert reading.reports[column] == len(seen)
         assert reading.nonfinite[column] == sum(not np.isfinite(value) for _, value in seen)
         assert reading.streak[column] == streak(seen, edge)
-        past = [value for _, value in seen[:-RECENT] if np.isfinite(value)]
-        np.testing.assert_array_equal(reading.past_min[column], min(past, default=np.nan))
-        np.testing.assert_array_equal(reading.past_max[column], max(past, default=np.nan))
         if seen:
             np.testing.assert_equal(reading.last[column], seen[-1][1])
         for number, n in enumerate(STEPS):
@@ -135,14 +132,6 @@ def test_a_larger_window_grows() -> None:
     fold.window = 40.0
     fold.add(np.array([0]), np.array([now + 20]), np.array([[0.0]]))
     assert fold.read(now + 20).run_min[0][0] == 7.0
-
-
-def test_the_past_is_finite() -> None:
-    """Neither NaN nor infinity becomes the past that a rule compares with, and the last 19 reports are not past."""
-    past = [float("nan"), 3.0, -float("inf"), 2.0, float("inf")]
-    fold, now = fold_of([*past, *[9.0] * 19], every=1.0)
-    reading = fold.read(now)
-    assert (reading.past_min[0], reading.past_max[0]) == (2.0, 3.0)
 
 
 def test_nan_reaches_nothing() -> None:

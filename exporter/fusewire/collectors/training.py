@@ -74,7 +74,6 @@ class TrainingCollector(Collector):
         largest = dict(self._minibatch_max)
         lows, highs = reading.run_min.tolist(), reading.run_max.tolist()
         values, reports = reading.last.tolist(), reading.reports.tolist()
-        past_min, past_max = reading.past_min.tolist(), reading.past_max.tolist()
         for number, signal in enumerate(self._recorder.signals):
             if not reports[number]:
                 continue
@@ -82,9 +81,6 @@ class TrainingCollector(Collector):
             runs = range(sum(n <= reports[number] for n in STEPS))
             yield metrics.run_min(signal).family([(_STEPS[i], lows[number][i]) for i in runs])
             yield metrics.run_max(signal).family([(_STEPS[i], highs[number][i]) for i in runs])
-            if past_max[number] == past_max[number]:
-                yield metrics.past_min(signal).value(past_min[number])
-                yield metrics.past_max(signal).value(past_max[number])
             if signal.name in largest:
                 yield metrics.minibatch_max(signal).value(largest[signal.name])
         yield metrics.REPORTS.family(_by_signal(self._recorder.signals, reading.reports))
