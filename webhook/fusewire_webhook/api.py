@@ -17,9 +17,10 @@ from typing import Any, cast, get_args, get_type_hints
 from aiohttp import web
 
 from fusewire_webhook.deps import DEPS, STREAMS, Deps
-from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError, WebhookError
+from fusewire_webhook.errors import CommandError, JournalError, PrometheusError, UnknownRunError, WebhookError
 from fusewire_webhook.events import Command, Event
 from fusewire_webhook.subscription import Item
+from fusewire_webhook.unseen import TURNS, refuse_unseen
 from fusewire_webhook.words import describe
 
 VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)["verb"]) if verb != "shutdown")
@@ -36,11 +37,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def routes() -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of everything below ``/api``."""
     return [
-        ("GET", "/api/runs", _errors_as_json(_runs)),
-        ("GET", "/api/runs/{run}", _errors_as_json(_run)),
-        ("GET", "/api/runs/{run}/log", _errors_as_json(_log)),
-        ("GET", "/api/runs/{run}/candidates", _errors_as_json(_candidates)),
-        ("POST", "/api/runs/{run}/{verb}", _errors_as_json(_command)),
+        ("GET", "/api/runs", errors_as_json(_runs)),
+        ("GET", "/api/runs/{run}", errors_as_json(_run)),
+        ("GET", "/api/runs/{run}/log", errors_as_json(_log)),
+        ("GET", "/api/runs/{run}/candidates", errors_as_json(_candidates)),
+        ("POST", "/api/runs/{run}/{verb}", errors_as_json(_command)),
         ("GET", "/api/events", _events),
     ]
 
@@ -102,7 +103,11 @@ async def _command(request: web.Request) -> web.StreamResponse:
         body = await request.json()
     except ValueError as error:
         raise _bad(f"the body is not JSON: {error}") from error
-    view = await deps.engine.command(run, command_of(verb, body, at=deps.clock()))
+    command = command_of(verb, body, at=deps.clock())
+    deps.engine.view(run)  # an unknown run gets no turn
+    async with request.app[TURNS][run]:
+        await refuse_unseen(deps, run, body.get("seen_seq"))
+        view = await deps.engine.command(run, command)
     return answer(view.to_json())
 
 
@@ -114,12 +119,14 @@ def command_of(verb: str, body: Any, *, at: float) -> Command:
     """
     if not isinstance(body, dict):
         raise _bad('send an object such as {"who": "ada", "why": "the critic looks wrong"}')
-    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source"})
+    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source", "seen_seq"})
     if unknown:
-        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, source")
+        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, source, seen_seq")
     snapshot, scratch, source = body.get("snapshot"), body.get("scratch", False), body.get("source", "api")
     if not isinstance(snapshot, str | None) or not isinstance(scratch, bool):
         raise _bad("'snapshot' must be a text and 'scratch' true or false")
+    if type(body.get("seen_seq", 0)) is not int:
+        raise _bad("'seen_seq' must be the journal number of the run's picture that the decision rests on")
     if source not in _SOURCES:
         raise _bad(f"'source' must be one of {', '.join(_SOURCES)}")
     return Command(
@@ -214,7 +221,9 @@ def _whole(request: web.Request, name: str, *, default: int) -> int:
     return int(text)
 
 
-def _errors_as_json(handler: Handler) -> Handler:
+def errors_as_json(handler: Handler) -> Handler:
+    """Every refusal of ``handler`` as ``{"error", "reason"}``."""
+
     @functools.wraps(handler)
     async def wrapped(request: web.Request) -> web.StreamResponse:
         try:
@@ -228,4 +237,9 @@ def _errors_as_json(handler: Handler) -> Handler:
     return wrapped
 
 
-_STATUS: dict[type[WebhookError], int] = {UnknownRunError: 404, CommandError: 409, JournalError: 503}
+_STATUS: dict[type[WebhookError], int] = {
+    UnknownRunError: 404,
+    CommandError: 409,
+    JournalError: 503,
+    PrometheusError: 503,
+}

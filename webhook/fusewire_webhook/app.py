@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -13,8 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fusewire_webhook import api, discovery
 from fusewire_webhook.auth import guard
+from fusewire_webhook.console.routes import add_routes
 from fusewire_webhook.deps import DEPS, FALLEN, STREAMS, Deps
+from fusewire_webhook.postmortem import routes as postmortems
 from fusewire_webhook.receiver import LARGEST_BODY_BYTES
+from fusewire_webhook.unseen import TURNS
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +38,9 @@ def build_app(deps: Deps) -> web.Application:
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/healthz", _alive)
     app.router.add_get("/readyz", _ready)
-    for method, path, handler in api.routes():
+    app[TURNS] = defaultdict(asyncio.Lock)
+    add_routes(app, deps)
+    for method, path, handler in (*api.routes(), *postmortems.routes()):
         app.router.add_route(method, path, guard(deps.command_token, handler, refused=refused))
     return app
 

@@ -1,7 +1,8 @@
 """Who may talk to the webhook: two tokens, and no web page of a browser.
 
 The alert token (Alertmanager, Prometheus) opens ``/alerts`` and ``/sd``; the command token (people) opens ``/api``.
-A token comes as ``Authorization: Bearer TOKEN`` or as the password of basic authentication (any user name).
+A token comes as ``Authorization: Bearer TOKEN``, as the password of basic authentication (any user name), or as a
+session cookie that was signed with it (``session.py``).
 Without a token the listener is on loopback only (the loader sees to that), where any process of this host may
 call; a web page may not: its requests carry a foreign ``Origin``, or a foreign ``Host`` after DNS rebinding.
 """
@@ -18,6 +19,7 @@ from aiohttp import web
 
 from fusewire_webhook.checks import is_loopback
 from fusewire_webhook.redact import Secret
+from fusewire_webhook.session import seconds_left
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 AuthReason = Literal["unauthorized", "forbidden"]
@@ -29,10 +31,10 @@ def guard(token: Secret | None, handler: Handler, *, refused: Refused) -> Handle
     """``handler``, behind ``token``: 401 without credentials, 403 with wrong ones."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
-        if not _same_site(request) or (token is None and not _loopback_host(request)):
+        if not same_site(request) or (token is None and not _loopback_host(request)):
             refused("forbidden")
             raise web.HTTPForbidden(text="requests of web pages from elsewhere are refused\n")
-        if token is not None:
+        if token is not None and seconds_left(request, token) is None:
             credentials = _credentials(request.headers.get("Authorization", ""))
             if credentials is None:
                 refused("unauthorized")
@@ -60,7 +62,8 @@ def _credentials(header: str) -> str | None:
     return None
 
 
-def _same_site(request: web.Request) -> bool:
+def same_site(request: web.Request) -> bool:
+    """Whether no page of another origin sent the request."""
     origin = request.headers.get("Origin")
     return origin is None or urlsplit(origin).netloc == request.host
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -13,8 +14,10 @@ from aiohttp import web
 from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.events import Command
 from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.receiver import Receiver
 from fusewire_webhook.redact import Secret
+from fusewire_webhook.session import LIFETIME_SECONDS
 from fusewire_webhook.subscription import Subscription
 from fusewire_webhook.view import RunView, Target
 
@@ -59,6 +62,12 @@ class Deps:
     alert_token: Secret | None = None
     command_token: Secret | None = None
     scrape_interval_seconds: float = 1.0
+    prometheus: Prometheus | None = None
+    """Answers the console's plots."""
+    runs_dir: Path | None = None
+    """Parent of the run directories, for the console's snapshot ladder."""
+    session_seconds: float = LIFETIME_SECONDS
+    """How long a browser stays signed in."""
     resources: tuple[Callable[[web.Application], AsyncIterator[None]], ...] = ()
     """Started in this order before the first request, released in the reverse order after the last one."""
     background: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)

@@ -61,6 +61,12 @@ class CommandError(WebhookError):
     reason = "command"
 
 
+class UnseenError(CommandError):
+    """Something was decided on the run that the person had not seen; nothing is done."""
+
+    reason = "unseen"
+
+
 class UnknownRunError(WebhookError):
     """No run of this name is guarded here."""
 

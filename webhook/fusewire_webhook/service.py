@@ -151,6 +151,7 @@ class _Parts:
         scrape = config.prometheus.scrape_interval_seconds
         evaluation = config.prometheus.evaluation_interval_seconds
         self.config = config
+        self.prometheus = prometheus
         self.folder = folder
         self.journal = journal
         self.actuator = actuator
@@ -200,6 +201,8 @@ class _Parts:
             alert_token=_secret("auth.alert_token_file", auth.alert_token_file),
             command_token=_secret("auth.command_token_file", auth.command_token_file),
             scrape_interval_seconds=self.config.prometheus.scrape_interval_seconds,
+            prometheus=self.prometheus,
+            runs_dir=self.folder.root,
             resources=(self._guarding,),
             background={
                 "dead man's switch": self.deadman.run,

@@ -1,0 +1,104 @@
+// The page: connection, notices, and which view the address names.
+
+import { h, arrange, setText } from "./dom.js";
+import { fleet } from "./fleet.js";
+import { whenSignedOut } from "./net.js";
+import { runPage } from "./run.js";
+import { askForToken, begin, whenSignedIn } from "./signin.js";
+import * as store from "./store.js";
+import { Stream } from "./stream.js";
+import { clock } from "./words.js";
+
+const main = document.getElementById("main");
+const connection = document.getElementById("connection");
+const notices = document.getElementById("notices");
+
+let view = null;
+let lastNews = 0;
+
+const stream = new Stream({
+  event(name, data) {
+    lastNews = Date.now() / 1000;
+    if (name === "overview") store.takeOverview(data);
+    else if (name === "run") store.take(data.view);
+  },
+  state(state) {
+    connection.dataset.state = state;
+    const words = {
+      live: "live",
+      lost: lastNews ? `connection lost, state of ${clock(lastNews)}` : "the webhook does not answer",
+      away: "resting while the tab is hidden",
+    };
+    setText(connection, words[state]);
+    document.body.dataset.stale = String(state === "lost");
+  },
+  signedOut: () => askForToken("Your session has ended. Sign in again; what you typed is still there."),
+});
+
+function route() {
+  const match = /^#\/run\/([^?]+)$/.exec(location.hash);
+  view?.leave();
+  main.replaceChildren();
+  view = match ? runPage(main, decodeURIComponent(match[1])) : fleet(main);
+  view.update(new Set(store.runs.keys()));
+}
+
+function notice(kind, title, lines) {
+  return h("section", { class: `notice ${kind}`, role: "region", "aria-label": title },
+    h("strong", {}, title), h("ul", {}, lines.map((line) => h("li", {}, line))));
+}
+
+let shown = "";
+
+function showNotices() {
+  const { monitoring, strangers } = store;
+  const key = JSON.stringify([monitoring.problems, strangers]);
+  if (key === shown) return;
+  shown = key;
+  const wanted = [];
+  if (monitoring.degraded) {
+    const lines = Object.entries(monitoring.problems).map(([part, problem]) => `${part}: ${problem}`);
+    wanted.push(notice("warning", "The watch is degraded: nothing is promoted, no run is touched", lines));
+  }
+  if (strangers.length) {
+    const lines = strangers.slice(0, 5).map((s) => `${s.alertname} for ${s.run}, ${s.count}×, last at ${clock(s.last_at)}`);
+    if (strangers.length > 5) lines.push(`and ${strangers.length - 5} more`);
+    wanted.push(notice("plain", "Alerts for runs that are not guarded here", lines));
+  }
+  arrange(notices, wanted);
+}
+
+function title() {
+  let needing = 0;
+  for (const run of store.runs.values()) needing += run.state === "locked" || run.state === "open";
+  document.title = `${needing ? `(${needing}) ` : ""}${view?.title ? `${view.title} · ` : ""}fusewire`;
+}
+
+store.listen((names) => {
+  showNotices();
+  view?.update(names);
+  title();
+});
+
+window.addEventListener("hashchange", () => {
+  route();
+  title();
+  main.focus();
+});
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+whenSignedOut(() => {
+  stream.stop();
+  askForToken("Your session has ended. Sign in again; what you typed is still there.");
+});
+whenSignedIn((open) => {
+  if (open) {
+    stream.start();
+    view?.refresh?.();
+  } else stream.stop();
+});
+
+route();
+begin().catch((error) => setText(connection, error.message));

@@ -1,0 +1,65 @@
+// What the page knows: the runs, the watch, alerts of strangers. Changes are handed out once a frame.
+
+import { announce } from "./dom.js";
+import { label } from "./words.js";
+
+export const runs = new Map();
+export let monitoring = { degraded: false, problems: {} };
+export let strangers = [];
+export let loaded = false;
+
+const listeners = new Set();
+let changed = new Set();
+let scheduled = false;
+
+/** Call `listener(names of changed runs)` after changes; returns how to stop that. */
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  const flush = () => {
+    scheduled = false;
+    const names = changed;
+    changed = new Set();
+    for (const listener of [...listeners]) listener(names);
+  };
+  if (document.hidden) setTimeout(flush, 0);
+  else requestAnimationFrame(flush);
+}
+
+/** Take a run's picture, unless a newer one is known. */
+export function take(view) {
+  const before = runs.get(view.run);
+  if (before && before.seq > view.seq) return;
+  runs.set(view.run, view);
+  changed.add(view.run);
+  if (before && (before.state !== view.state || before.paused !== view.paused)) {
+    const paused = view.paused ? ", paused" : "";
+    announce(`${view.run} is ${label(view.state)}${paused}: ${view.decision}`);
+  }
+  schedule();
+}
+
+/** Take everything; runs that are guarded no longer go. */
+export function takeOverview(overview) {
+  const names = new Set(overview.runs.map((view) => view.run));
+  for (const name of runs.keys()) {
+    if (!names.has(name)) {
+      runs.delete(name);
+      changed.add(name);
+    }
+  }
+  overview.runs.forEach(take);
+  const { degraded } = monitoring;
+  monitoring = overview.monitoring;
+  strangers = overview.unknown_alerts ?? [];
+  if (loaded && degraded !== monitoring.degraded) {
+    announce(monitoring.degraded ? "The watch is degraded" : "The watch is whole again");
+  }
+  loaded = true;
+  schedule();
+}

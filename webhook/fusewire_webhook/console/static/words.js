@@ -1,0 +1,61 @@
+// How states, times and numbers are put for people.
+
+export const STATES = ["locked", "open", "half_open", "closed", "completed"];
+
+const LABELS = { locked: "locked", open: "open", half_open: "half-open", closed: "closed", completed: "completed" };
+const SIGNS = { locked: "■", open: "○", half_open: "◐", closed: "●", completed: "✓" };
+const MEANINGS = {
+  locked: "stopped; it needs a person",
+  open: "an action is under way",
+  half_open: "restarted, on probation",
+  closed: "training, watched",
+  completed: "finished on purpose",
+};
+
+export const label = (state) => LABELS[state] ?? state;
+export const sign = (state) => SIGNS[state] ?? "?";
+
+/** What the state means for this run, in a few words. */
+export function meaning(view) {
+  if (view.shut_down) return "ended with its webhook; the next start continues it";
+  if (view.state === "closed" && !view.live) return "no process is running";
+  return MEANINGS[view.state] ?? "";
+}
+
+const pad = (number) => String(number).padStart(2, "0");
+
+/** Time of day, in the browser's zone. */
+export function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  return `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+}
+
+/** The day, such as 2026-03-01. */
+export function day(seconds) {
+  const at = new Date(seconds * 1000);
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+}
+
+export const moment = (seconds) => `${day(seconds)} ${clock(seconds)}`;
+
+/** A number for people: grouped where it is whole, four digits where it is not. */
+export function number(value) {
+  if (typeof value !== "number") return String(value ?? "–");
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+/** Bytes with a binary prefix. */
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (count >= 1024 && unit < units.length - 1) [count, unit] = [count / 1024, unit + 1];
+  return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
+}
+
+/** A span such as "5 min". */
+export function span(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
