@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.backtest.conftest import make_log
 
 from fusewire_webhook.backtest.clock import RowClock
 from fusewire_webhook.backtest.dryrun import dry_run
@@ -15,6 +14,7 @@ from fusewire_webhook.backtest.pack import Pack, load
 from fusewire_webhook.backtest.session import Options, backtest, sweep
 from fusewire_webhook.backtest.verdict import Verdict, by_label, score
 from fusewire_webhook.errors import ConfigError
+from tests.backtest.conftest import make_log
 
 ONE = Options(jobs=1)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.backtest.conftest import make_log
 
 from fusewire_webhook.backtest.clock import RowClock, parse_clock, times
 from fusewire_webhook.backtest.exposure import expose, rows_seen
 from fusewire_webhook.backtest.model import LogError, RunLog
+from tests.backtest.conftest import make_log
 
 NAMES = {"rl_updates_total", "rl_approx_kl", "rl_approx_kl_run_min", "rl_nonfinite_total"}
 

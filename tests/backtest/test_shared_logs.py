@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.backtest.shared_logs import shared_logs
-
 from fusewire_webhook.backtest.pack import Pack
 from fusewire_webhook.backtest.session import Options, backtest
+from tests.backtest.shared_logs import shared_logs
 
 COLLAPSED = ("020", "021", "022", "023", "024", "025", "026", "027")
 FINE = ("031", "032", "033", "034", "035", "049", "093", "094", "109", "130", "131", "132", "133", "134")

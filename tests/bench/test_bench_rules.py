@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.backtest.shared_logs import shared_logs
 
 from fusewire_webhook.backtest import report
 from fusewire_webhook.backtest.pack import load
 from fusewire_webhook.backtest.session import Options, backtest
 from fusewire_webhook.backtest.verdict import score
+from tests.backtest.shared_logs import shared_logs
 
 RULES = Path(__file__).parents[2] / "rules"
 SECONDS_ON_TWO_CORES = 120.0

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from fusewire_webhook.backtest.pruning import live_rules
 from fusewire_webhook.errors import ConfigError
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -65,29 +66,11 @@ class Pack:
 
 
 def relevant(pack: Pack, exposed: Collection[str], folder: Path, *, actions: Collection[str]) -> Pack:
-    """The pack without what can make no difference to a run that shows only these series.
+    """A copy in ``folder`` of what matters for alerts of these actions to runs that show only these series.
 
-    What is left is every alert of these actions that reads one of the series, directly or through recording rules,
-    and those rules. Annotations go too: nobody reads them here, and filling them in costs more than the rule.
+    Annotations are left out: nobody reads them here, and filling them in costs more than the rule.
     """
-    reads = [(rule, set(_NAME.findall(str(rule["expr"])))) for _, rule in pack.rules()]
-    available = set(exposed)
-    grown = True
-    while grown:
-        recorded = {rule["record"] for rule, names in reads if "record" in rule and names & available}
-        grown = not recorded <= available
-        available |= recorded
-    wanted: set[str] = set()
-    grown = True
-    while grown:
-        before = len(wanted)
-        for rule, names in reads:
-            asked = rule.get("record") in wanted or (
-                "alert" in rule and (rule.get("labels") or {}).get("action") in actions
-            )
-            if asked and names & available:
-                wanted |= names | {rule.get("alert") or rule["record"]}
-        grown = len(wanted) > before
+    live = {id(rule) for rule in live_rules([rule for _, rule in pack.rules()], exposed, actions=actions)}
     documents = []
     for document in pack.documents:
         groups = []
@@ -95,8 +78,7 @@ def relevant(pack: Pack, exposed: Collection[str], folder: Path, *, actions: Col
             rules = [
                 {key: value for key, value in rule.items() if key != "annotations"}
                 for rule in group.get("rules") or ()
-                if (rule.get("alert") or rule["record"]) in wanted
-                and set(_NAME.findall(str(rule["expr"]))) & available
+                if id(rule) in live
             ]
             groups.append({**group, "rules": rules})
         documents.append({**document, "groups": groups})
