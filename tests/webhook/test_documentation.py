@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusewire_webhook import api
-from fusewire_webhook.config import Config, RunConfig, TlsConfig
+from fusewire_webhook.config import Config, DockerConfig, RunConfig, TlsConfig
 from fusewire_webhook.loader import load
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def keys(cls: type[Any]) -> Iterator[str]:
 def test_every_key_is_documented() -> None:
     """docs/configuration.md names each key of the dataclasses, and no key that does not exist."""
     text = (ROOT / "docs" / "configuration.md").read_text()
-    known = {*keys(Config), *keys(RunConfig), *keys(TlsConfig)}
+    known = {*keys(Config), *keys(RunConfig), *keys(TlsConfig), *keys(DockerConfig)}
     told = {part for name in re.findall(r"(?:`|### runs\.NAME\.)([a-z_.]+)", text) for part in name.split(".")}
     assert known - told == set()
     tables = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|", text, re.MULTILINE)

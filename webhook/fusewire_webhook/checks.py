@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from fusewire.attempt import check_run_name
 from fusewire.errors import RunNameError
 from fusewire_webhook import packs
-from fusewire_webhook.config import AuthConfig, Config, ListenConfig, RetryConfig, RunConfig
+from fusewire_webhook.actuators.docker_spec import volume_parts
+from fusewire_webhook.config import AuthConfig, Config, DockerConfig, ListenConfig, RetryConfig, RunConfig
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.redact import exposed, read_secret
 
@@ -53,6 +54,8 @@ def check(config: Config, *, source: str) -> None:
         except RunNameError as error:
             complain("runs", str(error))
         _run(run, f"runs.{name}", complain, scrape_seconds=config.prometheus.scrape_interval_seconds)
+        if run.docker is not None:
+            _docker(run, run.docker, f"runs.{name}", complain, runs_dir=Path(config.runs_dir).absolute())
 
 
 def require_runs(config: Config, *, source: str) -> None:
@@ -147,6 +150,39 @@ def _run(run: RunConfig, key: str, complain: _Complain, *, scrape_seconds: float
     _retry(run.retry, f"{key}.retry", complain)
     if run.snapshots.keep_total < run.snapshots.keep_promoted:
         complain(f"{key}.snapshots.keep_total", "is less than keep_promoted")
+
+
+def _docker(run: RunConfig, docker: DockerConfig, key: str, complain: _Complain, *, runs_dir: Path) -> None:
+    if run.cwd is not None:
+        complain(f"{key}.cwd", "is a folder of this machine; for a container set docker.working_dir")
+    if not docker.image:
+        complain(f"{key}.docker.image", "is empty; name the image that holds the trainer")
+    if re.fullmatch(r"unix:///.+|tcp://[^/:]+:\d+", docker.endpoint) is None:
+        complain(
+            f"{key}.docker.endpoint",
+            f"{docker.endpoint!r} is no address; write unix:///var/run/docker.sock or tcp://HOST:PORT",
+        )
+    if docker.network in ("", "bridge", "default", "none"):
+        complain(
+            f"{key}.docker.network",
+            f"{docker.network!r} gives containers no name; take a network that Prometheus is on too, or host",
+        )
+    if re.fullmatch(r"(\d+(:\d+)?)?", docker.user) is None:
+        complain(f"{key}.docker.user", f"{docker.user!r} is none; write UID or UID:GID, such as '10001:10001'")
+    if re.fullmatch(r"(all|[1-9]\d*|device=[^,\s]+(,[^,\s]+)*)?", docker.gpus) is None:
+        complain(f"{key}.docker.gpus", f"{docker.gpus!r} is none; write all, a number, or device=0,1")
+    targets = []
+    for volume in docker.volumes:
+        parts = volume_parts(volume)
+        if parts is None:
+            complain(f"{key}.docker.volumes", f"{volume!r} is none; write NAME:/path or NAME:/path:ro")
+        elif not parts[2]:
+            targets.append(parts[1])
+    if not any(runs_dir.is_relative_to(target) for target in targets):
+        complain(
+            f"{key}.docker.volumes",
+            f"none of them holds the runs folder; mount one at {runs_dir}, here and in the trainer",
+        )
 
 
 def _retry(retry: RetryConfig, key: str, complain: _Complain) -> None:

@@ -118,6 +118,36 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DockerConfig:
+    """The trainer is a container that the webhook creates, not a process of its machine."""
+
+    image: str
+    """Must be on the Docker host: nothing is pulled."""
+    endpoint: str = "unix:///var/run/docker.sock"
+    """The Docker Engine API: a unix socket, or ``tcp://HOST:PORT`` of a socket proxy."""
+    network: str = ""
+    """Network that Prometheus is on too, or ``host``."""
+    exporter_host: str | None = None
+    """Address under which Prometheus reaches the exporter; None: the container's name on the network."""
+    volumes: tuple[str, ...] = ()
+    """``NAME:/path[:ro]`` or ``/path:/path[:ro]``; one holds the runs folder, at the webhook's own path."""
+    user: str = ""
+    """``UID[:GID]``; empty: the image's. It must be able to write what the webhook writes, and the reverse."""
+    working_dir: str = ""
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    """Size of /dev/shm, which data loaders share memory through; None: the engine's default of 64 MiB."""
+    cpus: float | None = None
+    gpus: str = ""
+    """``all``, a number, or ``device=ID,ID``; empty: none."""
+    read_only: bool = False
+    """The image's own files cannot be changed."""
+    tmpfs: tuple[str, ...] = ()
+    """Paths that are memory, such as ``/tmp``."""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """One guarded run."""
 
@@ -135,6 +165,8 @@ class RunConfig:
     purge_command: tuple[str, ...] = ()
     """Run after a rollback, with ``{watermark}`` of the target filled in: removes the bad policy's data."""
     purge_timeout_seconds: float = 300.0
+    docker: DockerConfig | None = None
+    """None: a process of this machine."""
     stop: StopConfig = StopConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
     retry: RetryConfig = RetryConfig()

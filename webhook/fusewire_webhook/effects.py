@@ -58,6 +58,7 @@ from fusewire_webhook.launching import (
     parameters_of,
     purge_argv,
 )
+from fusewire_webhook.placing import place_of
 from fusewire_webhook.ports import PortAllocator
 from fusewire_webhook.purge import run_hook
 from fusewire_webhook.state import RunState
@@ -94,7 +95,7 @@ class Effects:
         self.config = config
         self.run_dir = run_dir
         self.store = store
-        self.endpoint = ExporterEndpoint(run_dir, ports)
+        self.endpoint = ExporterEndpoint(run_dir, ports, place=place_of(run, config))
         self._actuator = actuator
         self._evidence = evidence
         self._executor = executor

@@ -8,6 +8,7 @@ from typing import Any
 
 from fusewire.attempt import ATTEMPT_FILE
 from fusewire_webhook.launching import EXPORTER_FILE, attempt_folder
+from fusewire_webhook.placing import Place
 from fusewire_webhook.ports import PortAllocator
 
 Endpoint = tuple[int, str, int]
@@ -17,10 +18,11 @@ Endpoint = tuple[int, str, int]
 class ExporterEndpoint:
     """The endpoint of a run's newest attempt. ``on_disk``, ``news`` and ``assign`` block on the disk."""
 
-    def __init__(self, run_dir: Path, ports: PortAllocator) -> None:
+    def __init__(self, run_dir: Path, ports: PortAllocator, *, place: Place | None = None) -> None:
         self.present: Endpoint | None = None
         self._run_dir = run_dir
         self._ports = ports
+        self._place = Place() if place is None else place
         self._read: tuple[int, int] | None = None
 
     def on_disk(self, attempt: int) -> Endpoint | None:
@@ -50,7 +52,17 @@ class ExporterEndpoint:
             OSError: no port is free.
         """
         told = self.on_disk(attempt)
-        return (attempt, self._ports.host, self._ports.allocate()) if told is None else told
+        if told is not None:
+            return told
+        return attempt, self._place.bind or self._ports.host, self._ports.allocate()
+
+    @property
+    def reached(self) -> Endpoint | None:
+        """The present endpoint as Prometheus reaches it."""
+        if self.present is None:
+            return None
+        attempt, host, port = self.present
+        return attempt, self._place.reached(attempt, host), port
 
     def listen_at(self, endpoint: Endpoint) -> None:
         """The attempt's exporter is scraped there from now on."""

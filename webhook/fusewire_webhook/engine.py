@@ -213,7 +213,7 @@ class Engine:
         """The exporters to scrape: listed before an attempt starts and until its end is confirmed."""
         targets: list[Target] = []
         for name, run in self._runs.items():
-            endpoint, state, config = run.effects.endpoint.present, run.state, run.effects.config
+            endpoint, state, config = run.effects.endpoint.reached, run.state, run.effects.config
             if endpoint is None or endpoint[0] != state.attempt or not (state.live or state.stage == "start"):
                 continue
             attempt, host, port = endpoint

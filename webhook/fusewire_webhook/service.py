@@ -21,7 +21,7 @@ from fusewire.snapshots import SnapshotStore
 from fusewire.snapshots.layout import PROMOTION_FILE
 from fusewire_webhook import packs
 from fusewire_webhook.actuators import Actuator
-from fusewire_webhook.actuators.local import LocalActuator
+from fusewire_webhook.actuators.choice import actuator_of
 from fusewire_webhook.app import build_app
 from fusewire_webhook.config import Config
 from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
@@ -75,7 +75,7 @@ async def serving(
     Args:
         default_port: port of the webhook where the configuration names none; 0: a free one.
         progress: gets one line for each thing that takes time.
-        actuator: None: processes of this machine.
+        actuator: None: what the configuration asks for, processes of this machine or containers.
 
     Raises:
         ConfigError: the folder is guarded already, the port is in use, a file is wrong.
@@ -114,7 +114,7 @@ async def serving(
             journal=journal,
             prometheus=Prometheus(servers.prometheus_url, session=session),
             alertmanager=Alertmanager(servers.alertmanager_url, session=session),
-            actuator=actuator or _local_actuator(config),
+            actuator=actuator or actuator_of(config),
         )
         url = await stack.enter_async_context(listening(build_app(parts.deps()), bound, tls=tls))
         address = ServingAddress(
@@ -256,15 +256,6 @@ def _promotion_times(root: Path, runs: tuple[str, ...]) -> dict[str, float]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 found[run] = float(json.loads((stable.path / PROMOTION_FILE).read_bytes())["time"])
     return found
-
-
-def _local_actuator(config: Config) -> LocalActuator:
-    """One actuator for all runs: its bounds are the most patient ones that a run asks for."""
-    stops = [run.stop for run in config.runs.values()]
-    return LocalActuator(
-        kill_seconds=max((stop.kill_seconds for stop in stops), default=10.0),
-        gpu_release_seconds=max((stop.gpu_release_seconds for stop in stops), default=30.0),
-    )
 
 
 def _authority(config: Config) -> str | None:

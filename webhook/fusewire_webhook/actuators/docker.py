@@ -1,0 +1,378 @@
+"""The trainer as a container that the webhook creates, watches and stops through the Docker Engine API.
+
+The engine outlives the webhook and keeps the exit status, so no keeper is needed. What identifies an attempt is
+its container's name together with a mark that stands both in a label and in ``attempts/NNN/docker.json``: written
+before the container is created, so that a webhook that was killed at any point finds exactly what it had begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fusewire.files import write_atomically, write_json
+from fusewire_webhook.actuators import Gone, Handle, Launch, Status
+from fusewire_webhook.actuators.attempt_files import Exit, attempt_folder, log_file, mark_stop, stop_marked
+from fusewire_webhook.actuators.docker_api import EngineApi, EngineError
+from fusewire_webhook.actuators.docker_spec import (
+    ATTEMPT_LABEL,
+    FOLDER_LABEL,
+    RUN_LABEL,
+    START_LABEL,
+    candidates,
+    container,
+    container_name,
+)
+from fusewire_webhook.actuators.keeper import EXIT_FILE
+from fusewire_webhook.config import DockerConfig
+from fusewire_webhook.errors import ActuatorError
+
+log = logging.getLogger(__name__)
+
+KIND = "docker"
+DOCKER_FILE = "docker.json"
+PAUSE_SECONDS = 0.2
+"""Between two questions where the engine's answer to a wait was no end."""
+_ENDED = {"exited", "dead", "removing"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contained:
+    """An attempt in a container: the content of a handle, and of ``docker.json``."""
+
+    folder: Path
+    run: str
+    name: str
+    start: str
+    endpoint: str
+    id: str = ""
+    """Empty until the container is known to exist."""
+    output: str = ""
+    """File that takes the container's output once it has ended."""
+
+    def handle(self) -> Handle:
+        """As the journal keeps it."""
+        return {"actuator": KIND, "folder": str(self.folder), **self._values()}
+
+    def _values(self) -> dict[str, str]:
+        names = ("run", "name", "start", "endpoint", "id", "output")
+        return {name: getattr(self, name) for name in names}
+
+    def write(self) -> None:
+        """Make it durable. Blocks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / DOCKER_FILE, self._values())
+
+    @classmethod
+    def read(cls, folder: Path) -> Contained | None:
+        """What was begun in this folder; None: nothing. Blocks.
+
+        Raises:
+            ActuatorError: the file cannot be read or holds something else.
+        """
+        path = folder / DOCKER_FILE
+        try:
+            value = json.loads(path.read_bytes())
+            return cls.from_handle({**value, "folder": str(folder)})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, ActuatorError) as error:
+            raise ActuatorError(
+                f"{path}: cannot be used ({error}); see that the attempt's container does not run, then remove it"
+            ) from error
+
+    @classmethod
+    def from_handle(cls, handle: Handle) -> Contained:
+        """Read a handle.
+
+        Raises:
+            ActuatorError: another kind of actuator made it.
+        """
+        try:
+            names = ("run", "name", "start", "endpoint", "id", "output")
+            return cls(folder=Path(handle["folder"]), **{name: str(handle[name]) for name in names})
+        except (KeyError, TypeError) as error:
+            raise ActuatorError(f"handle {handle!r} is none of the docker actuator ({error!r})") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopping:
+    """The stops of one attempt, one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    grace_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class DockerActuator:
+    """Runs attempts as containers.
+
+    Args:
+        runs: the ``docker:`` section of each run.
+        kill_seconds: after SIGKILL, until the container must be gone.
+    """
+
+    def __init__(self, runs: Mapping[str, DockerConfig], *, kill_seconds: float = 10.0) -> None:
+        self._runs = dict(runs)
+        self._kill_seconds = kill_seconds
+        self._engines: dict[str, EngineApi] = {}
+        self._starting: dict[Path, asyncio.Lock] = {}
+        self._stopping: dict[Path, _Stopping] = {}
+
+    async def start(self, launch: Launch) -> Handle:
+        """Start the attempt, or adopt it where this very attempt was started already.
+
+        Raises:
+            ActuatorError: no such image or command, the engine does not answer, or the name is another's.
+        """
+        folder = await asyncio.to_thread(attempt_folder, launch.run_dir, launch.attempt)
+        async with self._starting.setdefault(folder, asyncio.Lock()):
+            try:
+                return (await self._start(launch, folder)).handle()
+            except OSError as error:
+                raise ActuatorError(f"{folder}: cannot be written: {error.strerror}") from error
+
+    async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:
+        """The handle of an attempt that was started; None: its command never ran."""
+        del run  # the run directory is the run's own
+        kept = await asyncio.to_thread(lambda: Contained.read(attempt_folder(run_dir, attempt)))
+        if kept is None:
+            return None
+        if not kept.id:
+            inspected = await self._inspect_own(kept)
+            if inspected is None or inspected["State"]["Status"] == "created":
+                return None
+            kept = await self._known(kept, inspected["Id"])
+        return kept.handle()
+
+    async def status(self, handle: Handle) -> Status:
+        """``starting``, ``running`` or ``exited``; the code is None where the container was removed by others."""
+        kept = Contained.from_handle(handle)
+        found = await self._exit(kept, await self._engine(kept).inspect(kept.id))
+        if isinstance(found, Exit):
+            asked = await asyncio.to_thread(stop_marked, kept.folder)
+            return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
+        return Status(phase="starting" if found == "created" else "running")
+
+    async def wait(self, handle: Handle) -> Status:
+        """Return once the container has ended.
+
+        Raises:
+            ActuatorError: the engine does not answer now.
+        """
+        kept = Contained.from_handle(handle)
+        while (status := await self.status(handle)).phase != "exited":
+            with contextlib.suppress(EngineError):  # a long wait may be cut off; status() tells whether it was
+                await self._engine(kept).wait(kept.id)
+                continue
+            await asyncio.sleep(PAUSE_SECONDS)
+        return status
+
+    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
+        """SIGTERM, grace, SIGKILL; with the container's first process everything in it ends.
+
+        Calls at the same time are one stop, with the shortest grace of all. Whether GPU memory is free cannot be
+        seen through the engine: with GPUs the answer is ``unknown``.
+        """
+        kept = Contained.from_handle(handle)
+        stopping = self._stopping.setdefault(kept.folder, _Stopping())
+        timer = asyncio.get_running_loop().call_later(grace_seconds, stopping.grace_over.set)
+        try:
+            async with stopping.lock:
+                return await self._stop(kept, stopping.grace_over)
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Let go of resources; containers run on."""
+        engines, self._engines = self._engines, {}
+        for engine in engines.values():
+            await engine.close()
+
+    async def _start(self, launch: Launch, folder: Path) -> Contained:
+        try:
+            docker = self._runs[launch.run]
+        except KeyError:
+            raise ActuatorError(f"run {launch.run} has no docker section") from None
+        engine = self._engine_at(docker.endpoint)
+        # 1. the mark is durable before anything that bears it exists
+        kept = await asyncio.to_thread(Contained.read, folder)
+        if kept is None:
+            kept = Contained(
+                folder=folder,
+                run=launch.run,
+                name=container_name(launch.run, launch.attempt),
+                start=secrets.token_hex(8),
+                endpoint=docker.endpoint,
+                output=str(await asyncio.to_thread(log_file, launch)),
+            )
+            await asyncio.to_thread(kept.write)
+        # 2. the container, unless it is there
+        inspected = await self._inspect_own(kept)
+        if inspected is None and kept.id:
+            return kept  # it ran, and somebody has removed it
+        if inspected is None:
+            await self._clear_away(engine, launch)
+            try:
+                inspected = await self._created(engine, kept, launch, docker)
+            except EngineError as error:
+                await self._never_started(engine, kept)
+                raise _not_started(launch, _remedy(error, docker)) from error
+        # 3. start it, unless it was
+        if inspected["State"]["Status"] == "created":
+            try:
+                await self._check_command(engine, inspected, launch, docker)
+                await engine.start(inspected["Id"])
+            except ActuatorError as error:
+                await self._never_started(engine, kept)
+                raise _not_started(launch, str(error)) from error
+        return await self._known(kept, inspected["Id"])
+
+    async def _created(
+        self, engine: EngineApi, kept: Contained, launch: Launch, docker: DockerConfig
+    ) -> dict[str, Any]:
+        identifier = await engine.create(kept.name, container(launch, docker, start=kept.start))
+        inspected = await engine.inspect(identifier)
+        if inspected is None:
+            raise EngineError(f"container {kept.name} vanished as soon as it was created")
+        return inspected
+
+    async def _check_command(
+        self, engine: EngineApi, inspected: dict[str, Any], launch: Launch, docker: DockerConfig
+    ) -> None:
+        """An init at PID 1 starts whether or not the command exists, so look before."""
+        for path in candidates(launch.argv[0], inspected):
+            if await engine.executable(inspected["Id"], path):
+                return
+        raise ActuatorError(f"image {docker.image} has no command {launch.argv[0]}")
+
+    async def _clear_away(self, engine: EngineApi, launch: Launch) -> None:
+        """Remove ended containers of the run's earlier attempts: what they leave is in the run directory."""
+        for old in await engine.labelled(RUN_LABEL, launch.run):
+            same = old["Labels"].get(FOLDER_LABEL) == launch.run_dir
+            if same and old["State"] in _ENDED and old["Labels"].get(ATTEMPT_LABEL) != str(launch.attempt):
+                await engine.remove(old["Id"])
+        name = container_name(launch.run, launch.attempt)
+        same_name = await engine.inspect(name)
+        if same_name is None:
+            return
+        if same_name["State"]["Status"] not in {*_ENDED, "created"}:
+            raise ActuatorError(
+                f"a container {name} runs that is not of {launch.run_dir}; stop it, or give the run another name"
+            )
+        await engine.remove(same_name["Id"])
+
+    async def _never_started(self, engine: EngineApi, kept: Contained) -> None:
+        inspected = await self._inspect_own(kept)
+        if inspected is not None:
+            with contextlib.suppress(EngineError):
+                await engine.remove(inspected["Id"])
+        await asyncio.to_thread((kept.folder / DOCKER_FILE).unlink, missing_ok=True)
+
+    async def _inspect_own(self, kept: Contained) -> dict[str, Any] | None:
+        inspected = await self._engine(kept).inspect(kept.id or kept.name)
+        if inspected is None or inspected["Config"]["Labels"].get(START_LABEL) != kept.start:
+            return None
+        return inspected
+
+    async def _known(self, kept: Contained, identifier: str) -> Contained:
+        if kept.id == identifier:
+            return kept
+        known = Contained.from_handle(kept.handle() | {"id": identifier})
+        await asyncio.to_thread(known.write)
+        return known
+
+    async def _stop(self, kept: Contained, grace_over: asyncio.Event) -> Gone:
+        engine = self._engine(kept)
+        inspected = await engine.inspect(kept.id)
+        gpus = inspected is not None and bool(inspected["HostConfig"].get("DeviceRequests"))
+        gpu: Literal["unknown", "none"] = "unknown" if gpus else "none"
+        found = await self._exit(kept, inspected)
+        if isinstance(found, Exit):
+            return Gone(confirmed=True, exit_code=found.code, gpu=gpu)
+        # 1. SIGTERM, grace
+        await asyncio.to_thread(mark_stop, kept.folder)
+        await engine.kill(kept.id, "SIGTERM")
+        ended = await _within(self._ended(kept), grace_over.wait())
+        # 2. SIGKILL
+        if not ended:
+            await engine.kill(kept.id, "SIGKILL")
+            await _within(self._ended(kept), asyncio.sleep(self._kill_seconds))
+        # 3. see that it is gone
+        found = await self._exit(kept, await engine.inspect(kept.id))
+        if isinstance(found, Exit):
+            return Gone(confirmed=True, exit_code=found.code, killed=0 if ended else 1, gpu=gpu)
+        reason = f"host needs attention: container {kept.name} is {found} after SIGKILL"
+        return Gone(confirmed=False, killed=1, gpu=gpu, reason=reason)
+
+    async def _ended(self, kept: Contained) -> None:
+        while not isinstance(await self._exit(kept, await self._engine(kept).inspect(kept.id)), Exit):
+            with contextlib.suppress(EngineError):
+                await self._engine(kept).wait(kept.id)
+                continue
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _exit(self, kept: Contained, inspected: dict[str, Any] | None) -> Exit | str:
+        """How it ended, which is kept in the run directory together with its output; else the container's state."""
+        if inspected is not None and inspected["State"]["Status"] not in _ENDED:
+            return str(inspected["State"]["Status"])
+        found = await asyncio.to_thread(Exit.read, kept.folder)
+        if found is not None or inspected is None:
+            return found or Exit(code=None)
+        state = inspected["State"]
+        ended = Exit(code=int(state["ExitCode"]), oom_kills=int(bool(state.get("OOMKilled"))))
+        try:
+            output = await self._engine(kept).output(kept.id)
+            await asyncio.to_thread(_keep, kept, ended, output)
+        except (EngineError, OSError) as error:  # the engine still has both
+            log.warning("%s: output and exit status are not kept (%s)", kept.folder, error)
+        return ended
+
+    def _engine(self, kept: Contained) -> EngineApi:
+        """The engine as it is reached today: its address may have changed since the attempt was started."""
+        docker = self._runs.get(kept.run)
+        return self._engine_at(kept.endpoint if docker is None else docker.endpoint)
+
+    def _engine_at(self, endpoint: str) -> EngineApi:
+        return self._engines.setdefault(endpoint, EngineApi(endpoint))
+
+
+def _keep(kept: Contained, ended: Exit, output: bytes) -> None:
+    if kept.output:
+        write_atomically(Path(kept.output), output, durable=False)
+    value = {"code": ended.code, "signal": ended.signal, "oom_kills": ended.oom_kills, "error": ended.error}
+    write_json(kept.folder / EXIT_FILE, value)
+
+
+async def _within(awaited: Awaitable[None], end: Awaitable[object]) -> bool:
+    """Whether ``awaited`` came before ``end``.
+
+    Raises:
+        ActuatorError: ``awaited`` did.
+    """
+    work, bound = asyncio.ensure_future(awaited), asyncio.ensure_future(end)
+    try:
+        await asyncio.wait({work, bound}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+        return work.done()
+    finally:
+        work.cancel()
+        bound.cancel()
+        await asyncio.gather(work, bound, return_exceptions=True)
+
+
+def _remedy(error: EngineError, docker: DockerConfig) -> str:
+    if error.status == 404 and "image" in str(error).lower():
+        return f"{error}; build or pull {docker.image} on the Docker host first"
+    return str(error)
+
+
+def _not_started(launch: Launch, failure: str) -> ActuatorError:
+    return ActuatorError(f"container of {launch.run} attempt {launch.attempt} cannot be started: {failure}")
