@@ -1,0 +1,129 @@
+"""A real Alertmanager with the committed configuration: who gets what, and what is held back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from fusewire_webhook.stack import free_port
+from fusewire_webhook.stack.binaries import find_binaries
+from paging.site import Mailbox, local
+
+pytestmark = pytest.mark.stack
+
+
+class Paging:
+    """Alertmanager between a webhook and a mailbox."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self.posted: list[dict[str, Any]] = []
+        """Alerts that the webhook got."""
+        self.tokens: set[str | None] = set()
+        self.url = ""
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers.get("Authorization"))
+        self.posted += (await request.json())["alerts"]
+        return web.Response()
+
+    async def fire(self, *alerts: dict[str, str]) -> None:
+        """Alerts as Prometheus sends them."""
+        now = datetime.now(UTC).isoformat()
+        body = [
+            {"labels": labels, "annotations": {"summary": f"{labels['alertname']} was seen"}, "startsAt": now}
+            for labels in alerts
+        ]
+        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/api/v2/alerts", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def mailed(self, subject: str) -> None:
+        """Wait until a mail with this subject has come."""
+        async with asyncio.timeout(20):
+            while subject not in self.mailbox.subjects():
+                self.mailbox.came.clear()
+                await self.mailbox.came.wait()
+
+
+@pytest.fixture
+async def paging(tmp_path: Path) -> AsyncIterator[Paging]:
+    """It all, running."""
+    program = find_binaries(prometheus=False, alertmanager=True).alertmanager
+    assert program is not None
+    async with Mailbox() as mailbox:
+        site = Paging(mailbox)
+        app = web.Application()
+        app.router.add_post("/alerts", site.take)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        config = local(tmp_path, webhook=f"http://{host}:{port}/alerts", smtp=mailbox.address)
+        site.url = f"http://127.0.0.1:{free_port()}"
+        with (tmp_path / "alertmanager.log").open("wb") as log:
+            server = await asyncio.create_subprocess_exec(
+                program, f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
+                f"--web.listen-address={site.url.removeprefix('http://')}", "--cluster.listen-address=",
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            await _ready(site.url)
+            yield site
+        finally:
+            server.terminate()
+            await server.wait()
+            await runner.cleanup()
+
+
+async def _ready(url: str) -> None:
+    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+        while True:
+            try:
+                async with http.get(f"{url}/-/ready") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+def trip(run: str, name: str = "KLSpike") -> dict[str, str]:
+    return {
+        "alertname": name, "action": "trip", "class": "divergence", "severity": "critical",
+        "run": run, "attempt": "0",
+    }  # fmt: skip
+
+
+def warning(run: str) -> dict[str, str]:
+    return {"alertname": "ReturnDrawdown", "action": "notify", "severity": "warning", "run": run, "attempt": "0"}
+
+
+async def test_a_trip_is_acted_on_and_told(paging: Paging) -> None:
+    """A trip alert reaches the webhook with its token, and people by mail, readable in text and HTML."""
+    await paging.fire(trip("cartpole"))
+    await paging.mailed("[TRIP] cartpole: KLSpike")
+    assert [alert["labels"]["alertname"] for alert in paging.posted][:1] == ["KLSpike"]
+    assert paging.tokens == {"Bearer secret"}
+    text, html = paging.mailbox.body("plain"), paging.mailbox.body("html")
+    assert "rolls back to the last stable snapshot" in text
+    assert "/#/run/cartpole" in text
+    assert '<a href="https://fusewire.example.org/#/run/cartpole">' in html
+
+
+async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:
+    """A trip holds back the warnings of its own run; those of others, pages, and further trips get through."""
+    await paging.fire(trip("a"), trip("a", "NonFiniteValue"))
+    await paging.mailed("[TRIP] a: 2 alerts")
+    locked = {"alertname": "BreakerLocked", "action": "notify", "severity": "page", "run": "a"}
+    await paging.fire(warning("a"), warning("b"), locked)
+    await paging.mailed("[warning] b: ReturnDrawdown")
+    await paging.mailed("[LOCKED] a: BreakerLocked")
+    assert "[warning] a: ReturnDrawdown" not in paging.mailbox.subjects()
+    assert {alert["labels"]["alertname"] for alert in paging.posted} == {"KLSpike", "NonFiniteValue"}
