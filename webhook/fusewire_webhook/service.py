@@ -32,6 +32,8 @@ from fusewire_webhook.events import MonitoringChanged
 from fusewire_webhook.evidence import PrometheusEvidence
 from fusewire_webhook.journal import Journal
 from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.postmortem.background import PostmortemWriter
+from fusewire_webhook.postmortem.serving import Asked
 from fusewire_webhook.prometheus import Alertmanager, Prometheus
 from fusewire_webhook.promoter import Promoter
 from fusewire_webhook.receiver import Receiver
@@ -112,6 +114,7 @@ async def serving(
             config,
             folder=folder,
             journal=journal,
+            asked=Asked(prometheus_url=servers.prometheus_url, scrape_interval=interval),
             prometheus=Prometheus(servers.prometheus_url, session=session),
             alertmanager=Alertmanager(servers.alertmanager_url, session=session),
             actuator=actuator or actuator_of(config),
@@ -144,6 +147,7 @@ class _Parts:
         *,
         folder: RunsFolder,
         journal: Journal,
+        asked: Asked,
         prometheus: Prometheus,
         alertmanager: Alertmanager,
         actuator: Actuator,
@@ -156,6 +160,7 @@ class _Parts:
         self.journal = journal
         self.actuator = actuator
         self.metrics = Metrics(views=self._views)
+        self.postmortems = PostmortemWriter(folder, asked, views=self._views, registry=self.metrics.registry)
         self.deadman = DeadMansSwitch(
             prometheus=prometheus, alertmanager=alertmanager, on_change=self._watch_changed
         )
@@ -169,6 +174,7 @@ class _Parts:
             ),
             listeners=(
                 self.metrics.stored,
+                self.postmortems.stored,
                 lambda run, _seq, event, _state: self.reconciler.stored(run, event),
             ),
         )
@@ -203,7 +209,7 @@ class _Parts:
             scrape_interval_seconds=self.config.prometheus.scrape_interval_seconds,
             prometheus=self.prometheus,
             runs_dir=self.folder.root,
-            resources=(self._guarding,),
+            resources=(self._guarding, self.postmortems.serving),
             background={
                 "dead man's switch": self.deadman.run,
                 "gate": self.promoter.run,

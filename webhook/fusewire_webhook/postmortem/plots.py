@@ -116,6 +116,8 @@ def _plot(axes: Any, name: str, observed: Observed, attempt: int, unit: float) -
     finite = np.concatenate([*values, np.array([bound.value for bound in bounds])]) if values else np.array([])
     if len(finite) and finite.min() > 0 and finite.max() > _LOG_RANGE * finite.min():
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda _value, _: "")
     for bound in bounds:
         _bound(axes, bound)
     axes.axvline(0, color=_BAD, linewidth=1, linestyle="--", zorder=1)

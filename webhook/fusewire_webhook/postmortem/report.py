@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fusewire.snapshots.layout import parse_name
-from fusewire_webhook.events import StopConfirmed, StopUnconfirmed
+from fusewire_webhook.events import AlertReported, StopConfirmed, StopUnconfirmed
 from fusewire_webhook.postmortem import plots
 from fusewire_webhook.postmortem.audit import Finding
 from fusewire_webhook.postmortem.costs import Cost, span
@@ -30,7 +30,7 @@ from fusewire_webhook.postmortem.document import (
 )
 from fusewire_webhook.postmortem.folder import Files
 from fusewire_webhook.postmortem.observed import Observed
-from fusewire_webhook.postmortem.story import Attempt, Known, Story
+from fusewire_webhook.postmortem.story import Attempt, Known, Story, unix
 from fusewire_webhook.postmortem.traces import Trace
 
 MOST_SNAPSHOTS, MOST_ATTEMPTS, MOST_SIGNALS = 40, 40, 24
@@ -188,11 +188,11 @@ def _next(story: Story) -> str:
             )
         case "restarted" if story.failure_class == "divergence":
             left = story.divergences_allowed - story.divergences
+            more = f"{left} more and" if left > 0 else "the next one means that"
             return (
-                "What to do next: nothing tonight. "
-                f"This was divergence {story.divergences} of {story.divergences_allowed} in this incident; "
-                + (f"at {left} more" if left > 0 else "at the next one")
-                + " the run is locked and you are paged. In the morning read what the audit calls suspicious."
+                f"What to do next: nothing tonight. This was divergence {story.divergences} of "
+                f"{story.divergences_allowed} in this incident; {more} the run is locked and you are paged. "
+                "In the morning read what the audit calls suspicious."
             )
         case "restarted":
             return "What to do next: nothing tonight; if it happens again, look at the log tail and at the host."
@@ -230,7 +230,7 @@ def _evidence(facts: Facts) -> Iterator[Block]:
             rows=tuple(
                 (
                     alert.alertname,
-                    alert.starts_at or "unknown",
+                    _began(alert),
                     alert.severity,
                     alert.annotations.get("description") or alert.summary,
                     alert.annotations.get("runbook_url", ""),
@@ -251,8 +251,13 @@ def _evidence(facts: Facts) -> Iterator[Block]:
     yield from _pictures(facts)
     rows = tuple(_signals(facts))
     if rows:
-        yield Paragraph(text="The attempt's signals, from its start to the trip:")
-        yield Table(head=("Signal", "Last", "Lowest", "Median", "Highest", "Not finite"), rows=rows)
+        yield Paragraph(text="The attempt's signals up to the trip, and what the trainer itself reported last:")
+        yield Table(head=("Signal", "Lowest", "Median", "Highest", "Reported last", "Not finite"), rows=rows)
+
+
+def _began(alert: AlertReported) -> str:
+    began = unix(alert.starts_at)
+    return "unknown" if began is None else moment(began)
 
 
 def _pictures(facts: Facts) -> Iterator[Block]:
@@ -276,7 +281,7 @@ def _signals(facts: Facts) -> Iterator[tuple[Cell, ...]]:
         if last is None and trace is not None and len(trace):
             last = float(trace.values[-1])
         bad = files.nonfinite.get(name, trace.bad if trace is not None else 0)
-        yield (name, number(last), *_range(trace), str(bad) if bad else "")
+        yield (name, *_range(trace), number(last), str(bad) if bad else "")
 
 
 def _range(trace: Trace | None) -> tuple[str, str, str]:
