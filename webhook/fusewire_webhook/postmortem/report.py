@@ -91,6 +91,8 @@ def moment(at: float) -> str:
 
 def _state(story: Story) -> tuple[str, Tone]:
     match story.outcome:
+        case "locked" if story.next is not None:
+            return f"was LOCKED, then reset: attempt {story.next.number}", "unclear"
         case "locked":
             return "LOCKED: a person is needed", "bad"
         case "restarted":
@@ -137,12 +139,12 @@ def _done(story: Story) -> str:
             done.append(f"{aside} newer {'snapshot was' if aside == 1 else 'snapshots were'} put in quarantine")
     if story.purge is not None:
         done.append(f"the purge command ended with code {story.purge.exit_code}")
-    if story.next is not None and story.outcome != "locked":
-        origin = story.next.resume_from or "scratch"
-        scale = f"learning-rate scale {story.next.lr_scale:g}"
-        done.append(f"attempt {story.next.number} was started from {origin} with {scale}")
     if story.outcome == "locked":
         done.append(f"the run was LOCKED ({story.lock_reason})")
+    if story.next is not None:
+        origin, again = story.next.resume_from or "scratch", ", after a reset," if story.outcome == "locked" else ""
+        scale = f"learning-rate scale {story.next.lr_scale:g}"
+        done.append(f"attempt {story.next.number} was{again} started from {origin} with {scale}")
     return f"{_sentence(done)}" if done else "Nothing has been done yet."
 
 
@@ -160,7 +162,7 @@ def _gpu(story: Story) -> str:
             free = "Every process of the failed attempt is gone; GPU memory could not be asked for (no NVML)"
         case _:
             return "Whether its GPU is free is not confirmed yet."
-    if story.outcome == "restarted" and story.next is not None:
+    if story.next is not None:
         return f"{free}; attempt {story.next.number} has taken its place."
     return f"{free}; nothing of this run is left on the machine."
 
@@ -180,6 +182,8 @@ def _price(cost: Cost) -> str:
 
 def _next(story: Story) -> str:
     match story.outcome:
+        case "locked" if story.next is not None:
+            return "What to do next: nothing; a person has looked at it and reset the run."
         case "locked":
             host = "look at the host first, " if isinstance(story.stop, StopUnconfirmed) else ""
             return (

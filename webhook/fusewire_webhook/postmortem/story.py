@@ -205,7 +205,9 @@ class _Reader:
                 self._tripped(told, index, event, before, after)
             told.observed |= would
         if after.attempt == number:
-            told.phase, told.lock_reason = after.phase, after.reason
+            told.phase = after.phase
+        if after.lockouts > before.lockouts:
+            told.lock_reason = after.reason
         self._outcomes(told, event, number)
 
     def _tripped(self, told: _Telling, index: int, event: ev.Event, before: RunState, after: RunState) -> None:
@@ -298,7 +300,7 @@ def _story(run: str, entries: Sequence[Entry], reader: _Reader, chosen: int) -> 
 def _outcome(told: _Telling, following: _Telling | None) -> Outcome:
     if told.observed:
         return "observed"
-    if told.phase == "locked":
+    if told.lock_reason:
         return "locked"
     if following is not None:
         return "restarted"
