@@ -1,0 +1,92 @@
+"""A run is read back from a real Prometheus."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fusewire_webhook.backtest.live import read_live
+from fusewire_webhook.backtest.model import LogError
+
+pytestmark = pytest.mark.stack
+
+AGO = 60
+"""Seconds for which the run was scraped."""
+
+
+def exposition(now: int) -> str:
+    """Two attempts; the second reports a KL at every other update, and its counter stands still for ten seconds."""
+    lines = ["# TYPE rl_updates counter"]
+    updates = [n if n < 20 else max(20, n - 10) for n in range(AGO)]
+    lines += [f'rl_updates_total{{run="r",attempt="0"}} {n} {now - 600 + n}' for n in range(5)]
+    lines += [f'rl_updates_total{{run="r",attempt="1"}} {count} {now - AGO + n}' for n, count in enumerate(updates)]
+    lines.append("# TYPE rl_approx_kl gauge")
+    lines += [
+        f'rl_approx_kl{{run="r",attempt="1"}} {"NaN" if n == 3 else n / 100} {now - AGO + n}' for n in range(AGO)
+    ]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "in.txt").write_text(exposition(int(time.time())))
+    (folder / "prometheus.yml").write_text("{}")
+    data = folder / "data"
+    subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "in.txt", data],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = subprocess.Popen(
+        [
+            "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}",
+            f"--web.listen-address={address}",
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await_ready(f"http://{address}/-/ready")
+        yield f"http://{address}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def await_ready(address: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+        except OSError:
+            assert time.monotonic() < deadline, "Prometheus did not become ready"
+            time.sleep(0.1)
+        else:
+            return
+
+
+def test_rows_are_the_scrapes_in_which_the_counter_moved(url: str) -> None:
+    """The newest attempt is taken, NaN stays, and a scrape without an update is no row."""
+    log = read_live(url, run="r", attempt=None, range_seconds=1200, scrape_seconds=1)
+    assert log.id == "r-1"
+    kl = log.columns["approx_kl"]
+    assert 48 <= log.rows <= 50
+    assert np.isnan(kl.values[3])
+    assert kl.reported.all()
+    assert (np.diff(log.steps) > 0).all()
+
+
+def test_an_older_attempt_can_be_named_and_an_unknown_run_is_an_error(url: str) -> None:
+    """Attempt 0 reported no signal; a run that nobody knows is named."""
+    with pytest.raises(LogError, match="no known signal"):
+        read_live(url, run="r", attempt=0, range_seconds=1200, scrape_seconds=1)
+    with pytest.raises(LogError, match="no run 'other'"):
+        read_live(url, run="other", attempt=None, range_seconds=1200, scrape_seconds=1)
