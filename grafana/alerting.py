@@ -25,6 +25,8 @@ from grafana.panels import (
 from grafana.queries import RUNS, new
 
 PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
+SPAN = "1m"
+"""For rates of the servers' own metrics: they are scraped less often than the runs."""
 OURS = 'rule_group=~".*;fusewire-.*"'
 
 
@@ -140,10 +142,11 @@ def _scrapes() -> list[AnyPanel]:
 
 def _servers() -> list[AnyPanel]:
     size = (6, 3)
+    used = "and on (integration) sum by (integration) (alertmanager_notifications_total) > 0"
     bad = steps((None, GOOD), (1, WARNING))
     return [
         number("Rule evaluations", "Of the groups of fusewire, per second.", "ops",
-               query(f"sum(rate(prometheus_rule_evaluations_total{{{OURS}}}[$__rate_interval]))", "evaluations"),
+               query(f"sum(rate(prometheus_rule_evaluations_total{{{OURS}}}[{SPAN}]))", "evaluations"),
                size=size),
         number("Failed evaluations", "In the time shown: a rule that fails cannot fire.", "none",
                query(f"sum(increase(prometheus_rule_evaluation_failures_total{{{OURS}}}[$__range]))", "failures"),
@@ -165,11 +168,11 @@ def _servers() -> list[AnyPanel]:
         ).min(0).override_by_regexp("/;/", looks(displayName="${__field.labels.rule_group}")),
         bars(
             "Notifications of Alertmanager",
-            "Sent and failed, by kind of receiver.",
+            "Sent and failed within a minute, by kind of receiver, of those in use.",
             "none",
-            query("sum by (integration) (increase(alertmanager_notifications_total[$__rate_interval])) > 0",
+            query(f"sum by (integration) (increase(alertmanager_notifications_total[{SPAN}])) {used}",
                   "{{integration}} sent"),
-            query("sum by (integration) (increase(alertmanager_notifications_failed_total[$__rate_interval])) > 0",
+            query(f"sum by (integration) (increase(alertmanager_notifications_failed_total[{SPAN}])) {used}",
                   "{{integration}} failed"),
         ),
         graph(

@@ -33,10 +33,7 @@ def receivers(**labels: str) -> list[str]:
 def test_amtool_accepts_it(tmp_path: Path) -> None:
     """amtool accepts the committed file, and the templates parse."""
     amtool("check-config", str(CONFIG))
-    told = amtool(
-        "check-config", str(site.local(tmp_path, webhook="http://127.0.0.1:1/alerts", smtp="127.0.0.1:1"))
-    )
-    assert f"{len(list(site.TEMPLATES.glob('*.tmpl')))} templates" in told or "1 templates" in told
+    amtool("check-config", str(site.local(tmp_path, webhook="http://127.0.0.1:1/alerts", smtp="127.0.0.1:1")))
 
 
 def test_fusewire_check_accepts_it() -> None:

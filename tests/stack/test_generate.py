@@ -10,7 +10,13 @@ import pytest
 import yaml
 
 from fusewire_webhook.errors import StackError
-from fusewire_webhook.stack import WebhookAddress, alertmanager_config, duration, prometheus_config
+from fusewire_webhook.stack import (
+    WebhookAddress,
+    alertmanager_config,
+    duration,
+    prometheus_config,
+    server_targets,
+)
 
 WEBHOOK = WebhookAddress(host="127.0.0.1", port=9095)
 
@@ -61,6 +67,20 @@ def test_discovery(guarded: WebhookAddress) -> None:
     assert discovery["tls_config"]["ca_file"] == guarded.ca_file
     assert "authorization" not in fusewire  # the trainer is not told the token
     assert (fusewire["job_name"], itself["job_name"]) == ("fusewire", "fusewire-webhook")
+
+
+def test_servers_scrape_themselves(tmp_path: Path) -> None:
+    """Prometheus and Alertmanager are targets under their own job, not more often than every 5 s."""
+    (tmp_path / "servers.yml").write_text(
+        yaml.safe_dump(server_targets(prometheus="http://127.0.0.1:1", alertmanager="http://127.0.0.1:2/am"))
+    )
+    config = prometheus(scrape_interval=0.25, servers_file="servers.yml")
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    tool("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+    assert config["scrape_configs"][-1]["scrape_interval"] == "5s"
+    itself, alertmanager = yaml.safe_load((tmp_path / "servers.yml").read_text())
+    assert (itself["targets"], itself["labels"]["job"]) == (["127.0.0.1:1"], "prometheus")
+    assert alertmanager["labels"]["__metrics_path__"] == "/am/metrics"
 
 
 def test_without_a_token_there_is_no_authorization() -> None:

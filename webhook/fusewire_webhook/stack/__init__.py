@@ -32,6 +32,7 @@ from fusewire_webhook.stack.generate import (
     alertmanager_config,
     duration,
     prometheus_config,
+    server_targets,
 )
 
 __all__ = [
@@ -41,10 +42,14 @@ __all__ = [
     "alertmanager_config",
     "duration",
     "prometheus_config",
+    "server_targets",
     "start_stack",
 ]
 
 log = logging.getLogger(__name__)
+
+SERVERS_FILE = "servers.yml"
+"""Where Prometheus finds itself and its Alertmanager."""
 
 
 class Stack:
@@ -166,6 +171,7 @@ async def start_stack(
                 scrape_interval=scrape_interval,
                 evaluation_interval=evaluation_interval,
                 discovery_interval=0.1 if fast else 1.0,
+                servers_file=SERVERS_FILE,
             )
             await _write(folder / "prometheus.yml", config)
             options = [f"--storage.tsdb.retention.time={retention}"]
@@ -176,6 +182,10 @@ async def start_stack(
             )
             stack.children["prometheus"] = child
             stack.prometheus_url = f"http://127.0.0.1:{port}"
+            urls = {"prometheus": stack.prometheus_url}
+            if "alertmanager" in stack.children:
+                urls["alertmanager"] = stack.alertmanager_url
+            await _write(folder / SERVERS_FILE, server_targets(**urls))
         progress(f"Prometheus {stack.prometheus_url}, Alertmanager {stack.alertmanager_url}")
         yield stack
 
@@ -231,6 +241,6 @@ def _absolute(path: str | Path | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-async def _write(path: Path, config: Mapping[str, Any]) -> None:
-    text = yaml.safe_dump(dict(config), sort_keys=False)
+async def _write(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
+    text = yaml.safe_dump(content, sort_keys=False)
     await asyncio.to_thread(write_atomically, path, text.encode(), durable=False)

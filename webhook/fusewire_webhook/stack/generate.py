@@ -10,12 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fusewire_webhook.errors import StackError
 
 TRIP_RECEIVER = "fusewire-trip"
 WATCHDOG_RECEIVER = "fusewire-watchdog"
 PEOPLE_RECEIVER = "people"
+SERVERS_SECONDS = 5.0
+"""How often Prometheus and Alertmanager are scraped at most: their own metrics are many and change slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +78,12 @@ def prometheus_config(
     scrape_interval: float,
     evaluation_interval: float,
     discovery_interval: float = 1.0,
+    servers_file: str | None = None,
 ) -> dict[str, Any]:
     """Configuration of Prometheus; intervals in seconds, ``rule_files`` absolute paths.
+
+    ``servers_file`` is where :func:`server_targets` will be written, seen from the configuration's folder: set,
+    Prometheus and Alertmanager are scraped, too.
 
     Raises:
         StackError: an interval is shorter than a millisecond, or the URL is none.
@@ -102,7 +109,27 @@ def prometheus_config(
                 **_without_empty(tls_config=webhook.tls()),
                 "static_configs": [{"targets": [webhook.netloc]}],
             },
+            *([_servers_job(servers_file, scrape_interval)] if servers_file else []),
         ],
+    }
+
+
+def server_targets(**urls: str) -> list[dict[str, Any]]:
+    """Targets of the servers themselves, for file discovery: job → URL."""
+    return [
+        {
+            "targets": [urlsplit(url).netloc],
+            "labels": {"job": job, "__metrics_path__": urlsplit(url).path + "/metrics"},
+        }
+        for job, url in urls.items()
+    ]
+
+
+def _servers_job(file: str, scrape_interval: float) -> dict[str, Any]:
+    return {
+        "job_name": "servers",
+        "scrape_interval": duration(max(scrape_interval, SERVERS_SECONDS)),
+        "file_sd_configs": [{"files": [file]}],
     }
 
 
