@@ -13,8 +13,9 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._pages: dict[str, Page] = {}
+        self._contexts: list[str] = []
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -73,6 +75,7 @@ class Browser:
         """A new tab; with ``context`` it shares that one's cookies, else it has its own."""
         if context is None:
             context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+            self._contexts.append(context)
         target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"], context)
@@ -82,13 +85,15 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             width=size[0], height=size[1], deviceScaleFactor=1, mobile=size[0] < 600,
         )  # fmt: skip
+        await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await page.call("Emulation.setEmulatedMedia", features=[scheme])
         return page
 
     async def close(self) -> None:
-        with contextlib.suppress(Exception):
-            await self.call("Browser.close")
+        """Close every tab, with its cookies and storage."""
+        for context in self._contexts:
+            await self.call("Target.disposeBrowserContext", browserContextId=context)
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader
@@ -189,39 +194,42 @@ class Page:
         return base64.b64decode(shot["data"])
 
 
-@contextlib.asynccontextmanager
-async def chromium(folder: Path) -> AsyncIterator[Browser]:
-    """Start Chromium with an empty profile in ``folder``; it is gone afterwards."""
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[str]:
+    """Start Chromium with an empty profile in ``folder``; yields its WebSocket address, and ends it."""
     assert CHROMIUM is not None
     profile = folder / "profile"
-    profile.mkdir(parents=True)
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    profile.mkdir()
+    process = subprocess.Popen(
+        [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)},
-    )  # fmt: skip
+    )
     try:
         where = profile / "DevToolsActivePort"
         end = time.monotonic() + 60
         while not (where.exists() and len(where.read_text().splitlines()) == 2):
-            assert process.returncode is None, "Chromium ended at once"
+            assert process.poll() is None, "Chromium ended at once"
             assert time.monotonic() < end, "Chromium did not start within a minute"
-            await asyncio.sleep(0.05)
+            time.sleep(0.05)
         port, path = where.read_text().split()
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"ws://127.0.0.1:{port}{path}", max_msg_size=0) as socket,
-        ):
-            browser = Browser(socket)
-            try:
-                yield browser
-            finally:
-                await browser.close()
+        yield f"ws://127.0.0.1:{port}{path}"
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, TimeoutError):
-                async with asyncio.timeout(10):
-                    await process.wait()
-        if process.returncode is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
             process.kill()
-            await process.wait()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Browser]:
+    """Drive the Chromium at ``address``; the tabs that were opened are gone afterwards."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+        browser = Browser(socket)
+        try:
+            yield browser
+        finally:
+            await browser.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from breaker.doubles import SetEvidence, quick, write_snapshot
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.app import build_app
 from fusewire_webhook.config import RunConfig
@@ -25,8 +26,6 @@ from fusewire_webhook.prometheus import Labels, Prometheus, Rule, RuleGroup, Ser
 from fusewire_webhook.receiver import Receiver
 from fusewire_webhook.redact import Secret
 from fusewire_webhook.words import describe
-
-from ..breaker.doubles import SetEvidence, quick, write_snapshot
 
 TOKEN = "command-token-8a2e6d40"
 
@@ -90,7 +89,12 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def site(
-    folder: Path, *names: str, runs: Mapping[str, RunConfig] | None = None, token: str | None = None, **deps: Any
+    folder: Path,
+    *names: str,
+    runs: Mapping[str, RunConfig] | None = None,
+    token: str | None = None,
+    port: int = 0,
+    **deps: Any,
 ) -> AsyncIterator[Site]:
     """Serve the console for these runs, once each has started."""
     journal, actuator, prometheus = Journal(folder / "journal.db"), FakeActuator(), CannedPrometheus()
@@ -130,7 +134,7 @@ async def site(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     try:
         await runner.setup()
-        listener = web.TCPSite(runner, "127.0.0.1", 0)
+        listener = web.TCPSite(runner, "127.0.0.1", port)
         await listener.start()
         served = Site(
             url=f"http://127.0.0.1:{runner.addresses[0][1]}", engine=engine, journal=journal, actuator=actuator,

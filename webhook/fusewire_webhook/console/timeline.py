@@ -16,7 +16,7 @@ _WINDOWS = 50
 
 
 async def timeline(read_log: ReadLog, run: str, *, before: int, limit: int) -> dict[str, Any]:
-    """Entries with numbers below ``before``, newest first, about ``limit`` of them.
+    """Entries with numbers below ``before``, newest first, at most ``limit``.
 
     The journal is read forwards only, so this looks back in windows of numbers that grow. ``before`` of the answer
     is where the next page begins; 0: there is nothing older.
@@ -31,4 +31,7 @@ async def timeline(read_log: ReadLog, run: str, *, before: int, limit: int) -> d
         entries += [e for e in reversed(found) if e["seq"] < before and e["kind"] not in LEFT_OUT]
         before = after + 1
         window = min(2 * window, _LARGEST_WINDOW)
+    if len(entries) > limit:
+        entries = entries[:limit]
+        before = entries[-1]["seq"]
     return {"run": run, "entries": entries, "before": before if before > 1 else 0}

@@ -127,7 +127,7 @@ function open(run, verb, { rungs, done }) {
     sure && h("label", { class: "sure", for: "command-sure" }, sure, h("span", {}, what.confirm(view))),
     news, problem,
     h("div", { class: "actions" },
-      h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), send));
+      h("button", { type: "button", onclick: () => end() }, "Cancel"), send));
   const dialog = h("dialog", { class: "command", "aria-labelledby": "command-title" }, form);
 
   const unlisten = store.listen((names) => {
@@ -135,10 +135,12 @@ function open(run, verb, { rungs, done }) {
     if (!names.has(run) || !now) return;
     if (now.decision !== decided) setText(news, `Since you opened this: ${now.decision}`);
   });
-  dialog.addEventListener("close", () => {
+  const end = () => {
     unlisten();
+    dialog.close();
     dialog.remove();
-  });
+  };
+  dialog.addEventListener("close", end, { once: true });
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -152,7 +154,7 @@ function open(run, verb, { rungs, done }) {
       remember(who.value);
       drafts.delete(key);
       store.take(view);
-      dialog.close();
+      end();
       done(`Journaled: ${verb} by ${who.value.trim()}. ${run} is ${view.state.replace("_", "-")}: ${view.decision}`);
     } catch (error) {
       setText(problem, error.message);

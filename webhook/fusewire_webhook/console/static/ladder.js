@@ -45,22 +45,31 @@ export function ladder(run) {
   };
 }
 
-/** Only addresses of this webhook become links. */
-const here = (path) => typeof path === "string" && path.startsWith("/") && !path.startsWith("//");
-
-/** The postmortems in an element. */
+/** The postmortems in an element, the newest first. */
 export function postmortems(run) {
   const list = h("ul", { class: "postmortems" });
   const element = h("section", { class: "card", "aria-labelledby": "postmortems-title", hidden: true },
     h("h2", { id: "postmortems-title" }, "Postmortems"), list);
+  let shown = "";
+
+  function item({ attempt, written_at: written, files }) {
+    const address = (file) => `${of(run, "postmortems")}/${encodeURIComponent(file)}`;
+    const [page, text] = ["html", "md"].map((kind) => files.find((file) => file.endsWith(`.${kind}`)));
+    return h("li", {},
+      page ? h("a", { href: address(page) }, `attempt ${attempt}`) : `attempt ${attempt}`,
+      text ? [" · ", h("a", { href: address(text) }, `attempt ${attempt} as Markdown`)] : null,
+      h("span", { class: "detail" }, ` · ${moment(written)}`));
+  }
+
   return {
     element,
     async load() {
       const { postmortems: found } = await ask("GET", of(run, "postmortems")).catch(() => ({ postmortems: [] }));
-      element.hidden = !found?.length;
-      list.replaceChildren(...(found ?? []).map((one) => h("li", {},
-        here(one.html) ? h("a", { href: one.html }, one.title ?? `attempt ${one.attempt}`) : one.title ?? `attempt ${one.attempt}`,
-        here(one.markdown) ? [" · ", h("a", { href: one.markdown }, "Markdown")] : null)));
+      const key = JSON.stringify(found);
+      if (key === shown) return;
+      shown = key;
+      element.hidden = found.length === 0;
+      list.replaceChildren(...found.reverse().map(item));
     },
   };
 }

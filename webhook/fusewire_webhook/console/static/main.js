@@ -23,6 +23,7 @@ const stream = new Stream({
     else if (name === "run") store.take(data.view);
   },
   state(state) {
+    store.setLive(state === "live");
     connection.dataset.state = state;
     const words = {
       live: "live",
@@ -91,13 +92,17 @@ document.getElementById("skip").addEventListener("click", (event) => {
 });
 whenSignedOut(() => {
   stream.stop();
+  store.setLive(false);
   askForToken("Your session has ended. Sign in again; what you typed is still there.");
 });
 whenSignedIn((open) => {
   if (open) {
     stream.start();
     view?.refresh?.();
-  } else stream.stop();
+  } else {
+    stream.stop();
+    store.setLive(false);
+  }
 });
 
 route();

@@ -8,11 +8,11 @@ import * as store from "./store.js";
 import { timeline } from "./timeline.js";
 import { meaning, number } from "./words.js";
 
-const LADDER_MS = 5_000; // the gate's reasons are not journaled, so they are asked for
+const POLL_MS = 5_000; // the gate's reasons and new postmortems are not journaled, so they are asked for
 
 function facts(view) {
   const incident = view.incident
-    ? `${number(view.divergences)} divergences; ends with a stable snapshot at step ${number(view.incident_ends_at)} or later`
+    ? `${number(view.divergences)} divergence${view.divergences === 1 ? "" : "s"}; ends with a stable snapshot at step ${number(view.incident_ends_at)} or later`
     : "none";
   const stable = view.promoted.at(-1);
   return [
@@ -69,7 +69,6 @@ export function runPage(root, run) {
   root.append(head, unknown, body);
 
   let present = false;
-  let attempt = null;
   let snapshots = "";
 
   function show(view) {
@@ -116,16 +115,16 @@ export function runPage(root, run) {
       present = true;
       load();
     } else line.follow(view.seq);
-    if (attempt !== null && attempt !== view.attempt) reports.load();
-    attempt = view.attempt;
     const key = JSON.stringify([view.promoted, view.active, view.attempt]);
     if (snapshots && snapshots !== key) rungs.load();
     snapshots = key;
   }
 
   const polling = setInterval(() => {
-    if (!document.hidden && present) rungs.load();
-  }, LADDER_MS);
+    if (document.hidden || !present || !store.live()) return;
+    rungs.load();
+    reports.load();
+  }, POLL_MS);
 
   return {
     title: run,

@@ -8,6 +8,16 @@ export let monitoring = { degraded: false, problems: {} };
 export let strangers = [];
 export let loaded = false;
 
+let connected = false;
+
+/** Whether the stream of changes is open: while it is not, nothing else is asked for by itself. */
+export const live = () => connected;
+
+/** Note that the stream opened or ended. */
+export function setLive(state) {
+  connected = state;
+}
+
 const listeners = new Set();
 let changed = new Set();
 let scheduled = false;

@@ -44,6 +44,12 @@ function details(entry) {
   return lines;
 }
 
+/** What kind of entry it is, for people. */
+function name(entry) {
+  if (entry.kind === "alert_reported") return entry.action === "trip" ? "trip alert" : "alert";
+  return entry.kind.replaceAll("_", " ");
+}
+
 class Item {
   constructor(entries, context) {
     const newest = entries[0];
@@ -54,9 +60,9 @@ class Item {
     this.withPlot = context.plots;
     const lines = details(newest);
     this.amount = h("span", { class: "repeat" });
-    this.element = h("li", { class: `entry ${kind} ${newest.kind}${isTrip(newest) ? " trip" : ""}`, "data-seq": oldest.seq },
+    this.element = h("li", { class: `entry ${kind} ${newest.kind}${context.plots ? " trip" : ""}`, "data-seq": oldest.seq },
       h("time", { datetime: new Date(oldest.at * 1000).toISOString(), title: day(oldest.at) }, clock(oldest.at)),
-      h("span", { class: "kind" }, h("span", { "aria-hidden": "true" }, SIGNS[kind]), ` ${newest.kind.replaceAll("_", " ")}`),
+      h("span", { class: "kind" }, h("span", { "aria-hidden": "true" }, SIGNS[kind]), ` ${name(newest)}`),
       h("div", { class: "what" },
         h("p", { class: "words" }, newest.words, this.amount),
         lines.length ? h("details", {}, h("summary", {}, "details"), lines.map((line) => h("p", { class: "detail" }, line))) : null,

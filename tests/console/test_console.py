@@ -1,0 +1,468 @@
+"""The console in a real browser, on the real application, engine and journal."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from breaker.doubles import trip, write_snapshot
+from fusewire_webhook.deadman import WatchStatus
+from fusewire_webhook.events import Command
+
+from .browser import PHONE, Page
+from .conftest import OpenPage
+from .site import TOKEN, Site, site
+
+RUN = "cartpole"
+DIALOG = "dialog.command"
+
+
+async def fill(page: Page, why: str, *, who: str = "ada", sure: bool = True) -> None:
+    """Fill in a command's form."""
+    await page.write("#command-why", why)
+    await page.value("document.querySelector('#command-who').value = ''")
+    await page.write("#command-who", who)
+    if sure:
+        await page.value("document.querySelector('#command-sure').click()")
+
+
+async def send(page: Page) -> None:
+    await page.value(f"document.querySelector('{DIALOG} button[type=submit]').click()")
+
+
+async def closed(page: Page) -> None:
+    await page.until(f"document.querySelector('{DIALOG}') === null")
+
+
+async def test_a_change_of_state_shows_without_reloading(tmp_path: Path, open_page: OpenPage) -> None:
+    """A trip appears in the list, in its filter's count and for screen readers while the page lies there."""
+    async with site(tmp_path, RUN, "acrobot") as served:
+        page = await open_page(served)
+        await page.shows("closed", within="tbody")
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        await page.shows("locked", within=f"tbody tr:has(a[href$='{RUN}'])")
+        assert (await page.text("tbody tr")).startswith("■")  # what needs somebody stands first
+        await page.shows("host needs attention", within="tbody tr")
+        await page.until("document.querySelector('#announcer').textContent.includes('cartpole is locked')")
+        assert await page.value("document.title") == "(1) fusewire"
+
+
+async def test_runs_are_filtered_by_state_and_name(tmp_path: Path, open_page: OpenPage) -> None:
+    """Filters narrow the list and say how much is left."""
+    async with site(tmp_path, *(f"sweep-{n}" for n in range(60)), RUN) as served:
+        await served.engine.command(RUN, Command(verb="pause", who="ada", why="looking"))
+        page = await open_page(served)
+        await page.shows("1–50 of 61 runs")
+        await page.click("Next")
+        await page.shows("51–61 of 61 runs")
+        await page.click("paused")
+        await page.shows("1–1 of 1 runs")
+        assert RUN in await page.text("tbody")
+        await page.click("paused")
+        await page.write("#search", "SWEEP-5")
+        await page.shows("1–11 of 11 runs")
+        await page.write("#search", "x")
+        await page.shows("No run matches.")
+
+
+async def test_a_command_is_journaled_with_who_and_why(tmp_path: Path, open_page: OpenPage) -> None:
+    """A trip needs a reason, a name and a confirmation; then it is done, shown, and journaled once."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.click("Trip…")
+        await send(page)
+        await fill(page, "the critic looks wrong", sure=False)
+        await send(page)
+        assert await page.value("document.querySelector('#command-sure').validity.valueMissing")
+        assert served.journaled(RUN, "command") == []
+        await page.value("document.querySelector('#command-sure').click()")
+        await send(page)
+        await closed(page)
+        await page.shows("Journaled: trip by ada", within=".result")
+        await page.shows("ada: trip: the critic looks wrong", within=".timeline")
+        (command,) = served.journaled(RUN, "command")
+        assert (command["who"], command["why"], command["source"]) == ("ada", "the critic looks wrong", "console")
+        await page.shows("half-open", within=".states")
+        assert served.actuator.stops == [(RUN, 0)]
+
+
+async def test_every_command_reaches_the_engine(tmp_path: Path, open_page: OpenPage) -> None:
+    """Pause, resume, promote, rollback and reset do what they say, each offered only where it makes sense."""
+    async with site(tmp_path, RUN) as served:
+        first = await served.promoted(RUN, 100)
+        second = write_snapshot(served.runs_dir / RUN, 200, 0)
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("step 200", within=".ladder")
+        buttons = "[...document.querySelectorAll('.commands button')]"
+        offered = f"{buttons}.filter((b) => b.checkVisibility()).map((b) => b.textContent)"
+        assert await page.value(offered) == ["Trip…", "Pause…", "Promote…", "Roll back…"]
+
+        async def decide(verb: str, snapshot: str = "", *, sure: bool = False) -> None:
+            await page.click(f"{verb}…")
+            if snapshot:
+                await page.value(f"document.querySelector('#command-snapshot').value = '{snapshot}'")
+            await fill(page, f"because of {verb}", sure=sure)
+            await send(page)
+            await closed(page)
+
+        await decide("Pause")
+        await page.shows("Paused by ada (console): because of Pause", within=".pauses")
+        await decide("Resume")
+        await decide("Promote", second)
+        await served.until(lambda: served.engine.view(RUN).promoted[-1]["name"] == second)
+        await decide("Roll back", first, sure=True)
+        await served.until(lambda: served.engine.view(RUN).attempt == 1 and served.engine.view(RUN).live)
+        assert served.engine.view(RUN).resumed_from == first
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(1))
+        await page.shows("host needs attention", within=".reason")
+        served.actuator.unstoppable.clear()
+        await page.until(f"({offered}).join() === 'Reset…,Promote…'")
+        await decide("Reset")
+        await page.shows("half-open", within=".states")
+        verbs = [command["verb"] for command in served.journaled(RUN, "command")]
+        assert verbs == ["pause", "resume", "promote", "rollback", "reset"]
+
+
+async def test_a_refusal_is_shown_and_nothing_typed_is_lost(tmp_path: Path, open_page: OpenPage) -> None:
+    """The engine's sentence stands in the form; a form that was closed keeps its reason."""
+    async with site(tmp_path, RUN) as served:
+        first = await served.promoted(RUN, 100)
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("step 100", within=".ladder")
+        await page.click("Roll back…")
+        await page.value(f"document.querySelector('#command-snapshot').value = '{first}'")
+        await fill(page, "a long thought")
+        (served.runs_dir / RUN / "snapshots" / first).rename(served.runs_dir / RUN / "elsewhere")
+        await send(page)
+        await page.shows("no usable snapshot", within=f"{DIALOG} .error")
+        await page.key("Escape")
+        await closed(page)
+        await page.click("Roll back…")
+        assert await page.value("document.querySelector('#command-why').value") == "a long thought"
+        assert served.journaled(RUN, "command") == []
+
+
+async def sign_in(page: Page, token: str = TOKEN) -> None:
+    await page.until("document.querySelector('#signin')?.open")
+    await page.value("document.querySelector('#signin-token').value = ''")
+    await page.write("#signin-token", token)
+    await page.key("Enter")
+
+
+async def test_the_token_opens_the_console(tmp_path: Path, open_page: OpenPage) -> None:
+    """A wrong token gets a sentence, the right one a cookie that no script can read; signing out ends it."""
+    async with site(tmp_path, RUN, token=TOKEN) as served:
+        page = await open_page(served)
+        await sign_in(page, "wrong-token-wrong-token")
+        await page.shows("This is not the command token.", within="#signin")
+        assert RUN not in await page.text()
+        await sign_in(page)
+        await page.shows(RUN, within="tbody")
+        assert await page.value("document.cookie") == ""
+        assert TOKEN not in await page.value("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+        await page.open(served.url + f"/#/run/{RUN}")
+        await page.shows("guarded from now on")  # a new load of the page is still signed in
+        await page.click("Sign out")
+        await page.shows("You have signed out.", within="#signin")
+        assert await page.value("fetch('/api/runs').then((r) => r.status)") == 401
+
+
+async def test_a_session_that_ends_loses_nothing(tmp_path: Path, open_page: OpenPage) -> None:
+    """In the middle of a command the page asks for the token again; the reason is still there and is sent once."""
+    async with site(tmp_path, RUN, token=TOKEN, session_seconds=3.0) as served:
+        page = await open_page(served, f"/#/run/{RUN}")
+        await sign_in(page)
+        await page.click("Trip…")
+        await fill(page, "typed before the session ended")
+        await page.shows("Your session has ended. Sign in again; what you typed is still there.", within="#signin")
+        assert await page.value("document.querySelector('#command-why').value") == "typed before the session ended"
+        await sign_in(page)
+        await page.until("!document.querySelector('#signin').open")
+        await send(page)
+        await closed(page)
+        (command,) = served.journaled(RUN, "command")
+        assert command["why"] == "typed before the session ended"
+
+
+async def test_a_command_without_a_session_is_not_sent_by_itself(tmp_path: Path, open_page: OpenPage) -> None:
+    """The server forgot the browser while a command was being sent: nothing is done until it is sent again."""
+    async with site(tmp_path, RUN, token=TOKEN) as served:
+        page = await open_page(served, f"/#/run/{RUN}")
+        await sign_in(page)
+        await page.click("Pause…")
+        await fill(page, "holding it", sure=False)
+        await page.call("Network.clearBrowserCookies")
+        await send(page)
+        await sign_in(page)
+        await page.shows("Nothing was sent; sign in and send it again.", within=DIALOG)
+        assert served.journaled(RUN, "command") == []
+        await send(page)
+        await closed(page)
+        assert len(served.journaled(RUN, "command")) == 1
+
+
+async def test_who_acts_on_an_old_picture_is_told(tmp_path: Path, open_page: OpenPage) -> None:
+    """Another tab decided meanwhile: this one says so before and on sending, and goes on only when told again."""
+    async with site(tmp_path, RUN) as served:
+        ada = await open_page(served, f"/#/run/{RUN}")
+        ben = await open_page(served, f"/#/run/{RUN}", context=ada.context)
+        for page, why in ((ada, "ada's reason"), (ben, "ben's reason")):
+            await page.click("Trip…")
+            await fill(page, why, who=why[:3])
+        await send(ada)
+        await closed(ada)
+        await served.until(lambda: served.engine.view(RUN).attempt == 1 and served.engine.view(RUN).live)
+        await ben.shows("Since you opened this: attempt 1 started", within=f"{DIALOG} .news")
+        await send(ben)
+        await ben.shows("not done: since you looked at cartpole, this happened: attempt 1 runs", within=DIALOG)
+        await ben.shows("Stop attempt 1 of cartpole", within=DIALOG)
+        assert await ben.value("document.querySelector('#command-why').value") == "ben's reason"
+        assert [command["who"] for command in served.journaled(RUN, "command")] == ["ada"]
+        assert served.actuator.stops == [(RUN, 0)]
+        await ben.value("document.querySelector('#command-sure').click()")
+        await send(ben)
+        await closed(ben)
+        assert [command["who"] for command in served.journaled(RUN, "command")] == ["ada", "ben"]
+
+
+async def test_two_tabs_at_once_do_it_once(tmp_path: Path, open_page: OpenPage) -> None:
+    """Both send in the same instant: one is done, the other hears who was first."""
+    async with site(tmp_path, RUN) as served:
+        await served.promoted(RUN, 100)
+        pages = [await open_page(served, f"/#/run/{RUN}") for _ in range(2)]
+        for number, page in enumerate(pages):
+            await page.shows("step 100", within=".ladder")
+            await page.click("Roll back…")
+            await page.value("document.querySelector('#command-snapshot').value = 'scratch:'")
+            await fill(page, f"reason {number}", who=f"person {number}")
+        await asyncio.gather(*(send(page) for page in pages))
+        await served.until(lambda: served.engine.view(RUN).attempt == 1 and served.engine.view(RUN).live)
+        (command,) = served.journaled(RUN, "command")
+        late = pages[1 - int(command["who"][-1])]
+        await late.shows("not done: since you looked", within=f"{DIALOG} .error")
+        await late.shows(command["who"], within=DIALOG)
+        assert (await served.engine.submit(RUN, trip(None)), len(served.actuator.stops))[1] == 1
+
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+async def test_markup_stays_text(tmp_path: Path, open_page: OpenPage) -> None:
+    """A run's name, an alert's text, a person's reason and a stranger's name are never parsed."""
+    async with site(tmp_path, MARKUP, RUN) as served:  # no configuration lets such a name through
+        ben: Any = {"who": "<b>ben</b>", "why": "<script>x()</script>"}
+        await served.engine.command(MARKUP, Command(verb="reset", **ben))
+        await served.until(lambda: served.engine.view(MARKUP).state == "locked")
+        await served.engine.command(RUN, Command(verb="pause", **ben))
+        await served.engine.submit(
+            MARKUP,
+            trip(
+                0, name="<u>KL</u>", summary=f"{MARKUP} tripped", annotations={"description": "<svg onload=x()>"},
+                labels={"alertname": "<u>KL</u>", "note": "<iframe>"},
+            ),
+        )  # fmt: skip
+        async with aiohttp.ClientSession() as session:
+            alert = {
+                "status": "firing",
+                "labels": {"alertname": "<i>A</i>", "run": MARKUP + "2"},
+                "annotations": {},
+            }
+            answer = await session.post(served.url + "/alerts", json={"version": "4", "alerts": [alert]})
+            assert answer.status == 200
+        page = await open_page(served)
+        await page.shows(MARKUP, within="tbody")
+        await page.shows(f"<i>A</i> for {MARKUP}2", within="#notices")
+        await page.click(MARKUP, within="tbody")
+        await page.shows("<script>x()</script>", within=".timeline")
+        await page.shows(f"{MARKUP} tripped", within=".timeline")
+        await page.click("Reset…")
+        await page.shows(f"Reset {MARKUP}", within=DIALOG)
+        found = (
+            "document.querySelectorAll('main img, main script, main u, main iframe, dialog img, #notices i').length"
+        )
+        assert await page.value(found) == 0
+        await page.open(f"{served.url}/#/run/{RUN}")
+        await page.shows("Paused by <b>ben</b>", within=".pauses")
+
+
+async def test_a_command_by_keyboard_alone(tmp_path: Path, open_page: OpenPage) -> None:
+    """From the skip link to the journal with Tab, Enter and Space; whatever has the focus shows it."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served)
+        await page.shows(RUN, within="tbody")
+
+        async def tab_to(text: str) -> None:
+            for _ in range(40):
+                await page.key("Tab")
+                focus = await page.value(
+                    """(() => {
+                      const e = document.activeElement, style = getComputedStyle(e);
+                      const name = e.innerText || e.labels?.[0]?.innerText || "";
+                      return [name, style.outlineStyle, style.outlineWidth];
+                    })()"""
+                )
+                assert focus[1:] == ["solid", "3px"], focus
+                if focus[0].strip().startswith(text):
+                    return
+            raise AssertionError(f"Tab never reached {text}")
+
+        await tab_to("Skip to the content")
+        await page.key("Enter")
+        assert await page.value("document.activeElement.id") == "main"
+        await tab_to(RUN)
+        await page.key("Enter")
+        await page.shows("guarded from now on")
+        await tab_to("Trip…")
+        await page.key("Enter")
+        await page.call("Input.insertText", text="by hand")
+        await tab_to("Your name")
+        await page.call("Input.insertText", text="ada")
+        await tab_to("Stop attempt 0")
+        await page.key(" ")
+        await tab_to("Trip")
+        await page.key("Enter")
+        await closed(page)
+        (command,) = served.journaled(RUN, "command")
+        assert (command["verb"], command["who"], command["why"]) == ("trip", "ada", "by hand")
+
+
+async def test_the_signal_around_a_trip(tmp_path: Path, open_page: OpenPage) -> None:
+    """The newest trip shows the signal that its rule names, with what is not finite; another one can be chosen."""
+    async with site(tmp_path, RUN) as served:
+        now = time.time()
+        served.prometheus.curve = lambda at: 0.02 if at < now - 10 else math.nan
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("Approximate KL divergence of the update", within="figcaption")
+        await page.shows("values that are not finite", within="figcaption")
+        assert await page.value("document.querySelector('text.odd').textContent") == "NaN"
+        assert served.prometheus.asked == [f'max by (attempt) (rl_approx_kl{{run="{RUN}"}})']
+        await page.value(
+            """(() => {
+              const select = document.querySelector("figure select");
+              select.value = "value_loss";
+              select.dispatchEvent(new Event("change"));
+            })()"""
+        )
+        await page.shows("Loss of the critic", within="figcaption")
+
+
+async def test_the_snapshot_ladder(tmp_path: Path, open_page: OpenPage) -> None:
+    """Each rung has name, step, state and why; a change shows by itself."""
+    async with site(tmp_path, RUN) as served:
+        stable = await served.promoted(RUN, 100)
+        waiting = write_snapshot(served.runs_dir / RUN, 200, 0)
+        served.verdicts[RUN] = [{"name": waiting, "answer": "inconclusive", "reasons": ["40 of 100 steps"]}]
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("inconclusive; 40 of 100 steps", within=".rung.candidate")
+        await page.shows(stable, within=".rung.promoted")
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        await page.shows("KLSpike on attempt 0", within=".rung.quarantined")
+
+
+async def test_repeated_alerts_are_one_line(tmp_path: Path, open_page: OpenPage) -> None:
+    """What Alertmanager repeats every minute does not bury the decisions; older pages can be reached."""
+    async with site(tmp_path, RUN) as served:
+        for number in range(230):
+            await served.engine.submit(RUN, trip(None, name="Drawdown" if number >= 10 else f"Early{number}"))
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("· 200×", within=".timeline")
+        await page.click("Show older entries")
+        await page.shows("· 220×", within=".timeline")
+        await page.shows("Early0", within=".timeline")
+        await page.until("document.querySelector('.timeline + button').hidden")
+        await served.engine.submit(RUN, trip(None, name="Drawdown"))
+        await page.shows("· 221×", within=".timeline")
+
+
+async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open_page: OpenPage) -> None:
+    """The page never looks calm or live when it is not, and finds back by itself."""
+    async with site(tmp_path, RUN) as served:
+        served.watch[0] = WatchStatus(problems={"watchdog": "no beat for 50 s"})
+        page = await open_page(served)
+        await page.shows("watchdog: no beat for 50 s", within="#notices")
+        await page.shows("live", within="#connection")
+    await page.shows("connection lost, state of", within="#connection")
+    port = int(served.url.rpartition(":")[2])
+    async with site(tmp_path, RUN, port=port):
+        await page.shows("live", within="#connection")
+        await page.until("document.querySelector('#notices').innerText === ''")
+
+
+CONTRAST = """(() => {
+  const channel = (c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const color = numbers(getComputedStyle(e).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    throw new Error("no ground");
+  };
+  const low = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walker.nextNode()) {
+    const e = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !e.checkVisibility() || e.closest(".unseen, noscript")) continue;
+    const style = getComputedStyle(e);
+    const colour = numbers(e.closest("svg") ? style.fill : style.color);
+    const [a, b] = [colour, ground(e)].map(luminance).sort((x, y) => y - x);
+    seen += 1;
+    if ((a + 0.05) / (b + 0.05) < 4.5) low.push([walker.currentNode.data, (a + 0.05) / (b + 0.05)]);
+  }
+  return [seen, low];
+})()"""
+
+
+async def every_state(served: Site) -> None:
+    """One run in each state and a busy page for the first one."""
+    for run, verb in (("paused", "pause"), ("half-open", "trip")):
+        await served.engine.command(run, Command(verb=verb, who="ada", why="x"))
+    await served.until(
+        lambda: served.engine.view("half-open").attempt == 1 and served.engine.view("half-open").live
+    )
+    served.actuator.unstoppable.add("locked")
+    await served.engine.submit("locked", trip(0))
+    await served.until(lambda: served.engine.view("locked").state == "locked")
+    served.actuator.exit("completed", 0, 0)
+    stable = await served.promoted("half-open", 100, 1)
+    assert stable
+    write_snapshot(served.runs_dir / "half-open", 200, 1)
+    served.actuator.stop_seconds = 60.0
+    await served.engine.submit("open", trip(0))
+    served.watch[0] = WatchStatus(problems={"watchdog": "no beat for 50 s"})
+
+
+@pytest.mark.parametrize("how", [{"dark": False}, {"dark": True}, {"size": PHONE}], ids=["light", "dark", "phone"])
+async def test_contrast_and_width(tmp_path: Path, open_page: OpenPage, how: dict[str, Any]) -> None:
+    """Every text has a contrast of at least 4.5 in both themes, and nothing is wider than the screen."""
+    names = ("paused", "half-open", "locked", "completed", "open", "a-name-that-is-" + "very-" * 12 + "long")
+    async with site(tmp_path, *names) as served:
+        await every_state(served)
+        page = await open_page(served, **how)
+        await page.shows("no beat", within="#notices")
+
+        async def look() -> None:
+            seen, low = await page.value(CONTRAST)
+            assert seen > 20
+            assert low == []
+            assert await page.value("document.documentElement.scrollWidth <= innerWidth")
+
+        await look()
+        await page.click("half-open", within="tbody")
+        await page.until("document.querySelector('svg.plot') !== null")
+        await page.shows("step 200", within=".ladder")
+        await look()
+        await page.click("Roll back…")
+        await page.until(f"document.querySelector('{DIALOG}').open")
+        await look()
