@@ -26,15 +26,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.stack, pytest.mark.timeout(240)]
 FAST = Pace(
     scrape_seconds=0.25,
     window_seconds=1.0,
-    trainer=(
-        "--envs", "4", "--steps", "128", "--minibatches", "4", "--hidden", "16", "--pace-seconds", "0.1",
-        "--updates", "100000",
-    ),
+    trainer=("--steps", "128", "--pace-seconds", "0.1", "--updates", "100000"),
     strikes="promoted",
     snapshot_every=10,
     watch_steps=10,
     settle_seconds=2.0,
-)  # fmt: skip
+)
+"""A trainer without dips of its own (0 to 15 % in 120 updates): the return of a smaller one trips now and then."""
 
 LEARNT = dataclasses.replace(FAST, strikes="promoted:30")
 """For faults that show in the return only: the policy must have something to lose."""
@@ -206,5 +204,7 @@ async def test_a_persistent_fault_ends_locked(tmp_path: Path) -> None:
         assert guarded.exit_code == 3
     files_agree(guarded)
     assert guarded.state.phase == "locked"
-    assert len([failure for failure in failures(guarded.entries) if failure.alert]) == 3
-    assert "LOCKED" in guarded.last_words().upper()
+    tripped = [failure for failure in failures(guarded.entries) if failure.alert]
+    assert len(tripped) == 3 or "no older stable snapshot" in guarded.state.reason
+    assert len(tripped) >= 2
+    assert f"{guarded.run}: LOCKED: {guarded.state.reason}" in guarded.log.read_text()

@@ -150,6 +150,7 @@ def config(scenario: Scenario, pace: Pace) -> dict[str, Any]:
                     "watch_steps": pace.watch_steps,
                     "watch_seconds": pace.watch_seconds,
                     "keep_promoted": 5,
+                    "keep_quarantined": 50,
                 },
                 "retry": {"settle_seconds": pace.settle_seconds, "backoff_seconds": 0.5},
             }
