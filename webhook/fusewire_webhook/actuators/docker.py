@@ -12,8 +12,10 @@ import contextlib
 import json
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,7 +147,7 @@ class DockerActuator:
         if kept is None:
             return None
         if not kept.id:
-            inspected = await self._inspect_own(kept)
+            inspected = await self._inspect(kept)
             if inspected is None or inspected["State"]["Status"] == "created":
                 return None
             kept = await self._known(kept, inspected["Id"])
@@ -154,7 +156,7 @@ class DockerActuator:
     async def status(self, handle: Handle) -> Status:
         """``starting``, ``running`` or ``exited``; the code is None where the container was removed by others."""
         kept = Contained.from_handle(handle)
-        found = await self._exit(kept, await self._engine(kept).inspect(kept.id))
+        found = await self._exit(kept, await self._inspect(kept))
         if isinstance(found, Exit):
             asked = await asyncio.to_thread(stop_marked, kept.folder)
             return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
@@ -169,7 +171,7 @@ class DockerActuator:
         kept = Contained.from_handle(handle)
         while (status := await self.status(handle)).phase != "exited":
             with contextlib.suppress(EngineError):  # a long wait may be cut off; status() tells whether it was
-                await self._engine(kept).wait(kept.id)
+                await self._engine(kept).wait(kept.name)
                 continue
             await asyncio.sleep(PAUSE_SECONDS)
         return status
@@ -214,7 +216,7 @@ class DockerActuator:
             )
             await asyncio.to_thread(kept.write)
         # 2. the container, unless it is there
-        inspected = await self._inspect_own(kept)
+        inspected = await self._inspect(kept)
         if inspected is None and kept.id:
             return kept  # it ran, and somebody has removed it
         if inspected is None:
@@ -227,8 +229,8 @@ class DockerActuator:
         # 3. start it, unless it was
         if inspected["State"]["Status"] == "created":
             try:
-                await self._check_command(engine, inspected, launch, docker)
-                await engine.start(inspected["Id"])
+                await self._check_command(engine, kept.name, inspected, launch, docker)
+                await engine.start(kept.name)
             except ActuatorError as error:
                 await self._never_started(engine, kept)
                 raise _not_started(launch, str(error)) from error
@@ -237,27 +239,28 @@ class DockerActuator:
     async def _created(
         self, engine: EngineApi, kept: Contained, launch: Launch, docker: DockerConfig
     ) -> dict[str, Any]:
-        identifier = await engine.create(kept.name, container(launch, docker, start=kept.start))
-        inspected = await engine.inspect(identifier)
+        await engine.create(kept.name, container(launch, docker, start=kept.start))
+        inspected = await self._inspect(kept)
         if inspected is None:
             raise EngineError(f"container {kept.name} vanished as soon as it was created")
         return inspected
 
     async def _check_command(
-        self, engine: EngineApi, inspected: dict[str, Any], launch: Launch, docker: DockerConfig
+        self, engine: EngineApi, name: str, inspected: dict[str, Any], launch: Launch, docker: DockerConfig
     ) -> None:
         """An init at PID 1 starts whether or not the command exists, so look before."""
         for path in candidates(launch.argv[0], inspected):
-            if await engine.executable(inspected["Id"], path):
+            if await engine.executable(name, path):
                 return
         raise ActuatorError(f"image {docker.image} has no command {launch.argv[0]}")
 
     async def _clear_away(self, engine: EngineApi, launch: Launch) -> None:
         """Remove ended containers of the run's earlier attempts: what they leave is in the run directory."""
         for old in await engine.labelled(RUN_LABEL, launch.run):
-            same = old["Labels"].get(FOLDER_LABEL) == launch.run_dir
-            if same and old["State"] in _ENDED and old["Labels"].get(ATTEMPT_LABEL) != str(launch.attempt):
-                await engine.remove(old["Id"])
+            labels = old["Labels"]
+            attempt = int(labels[ATTEMPT_LABEL])
+            if labels[FOLDER_LABEL] == launch.run_dir and attempt != launch.attempt and old["State"] in _ENDED:
+                await engine.remove(container_name(launch.run, attempt))
         name = container_name(launch.run, launch.attempt)
         same_name = await engine.inspect(name)
         if same_name is None:
@@ -266,17 +269,18 @@ class DockerActuator:
             raise ActuatorError(
                 f"a container {name} runs that is not of {launch.run_dir}; stop it, or give the run another name"
             )
-        await engine.remove(same_name["Id"])
+        await engine.remove(name)
 
     async def _never_started(self, engine: EngineApi, kept: Contained) -> None:
-        inspected = await self._inspect_own(kept)
+        inspected = await self._inspect(kept)
         if inspected is not None:
             with contextlib.suppress(EngineError):
-                await engine.remove(inspected["Id"])
+                await engine.remove(kept.name)
         await asyncio.to_thread((kept.folder / DOCKER_FILE).unlink, missing_ok=True)
 
-    async def _inspect_own(self, kept: Contained) -> dict[str, Any] | None:
-        inspected = await self._engine(kept).inspect(kept.id or kept.name)
+    async def _inspect(self, kept: Contained) -> dict[str, Any] | None:
+        """The attempt's own container, by name: that is how the socket proxy knows what is ours."""
+        inspected = await self._engine(kept).inspect(kept.name)
         if inspected is None or inspected["Config"]["Labels"].get(START_LABEL) != kept.start:
             return None
         return inspected
@@ -290,7 +294,7 @@ class DockerActuator:
 
     async def _stop(self, kept: Contained, grace_over: asyncio.Event) -> Gone:
         engine = self._engine(kept)
-        inspected = await engine.inspect(kept.id)
+        inspected = await self._inspect(kept)
         gpus = inspected is not None and bool(inspected["HostConfig"].get("DeviceRequests"))
         gpu: Literal["unknown", "none"] = "unknown" if gpus else "none"
         found = await self._exit(kept, inspected)
@@ -298,23 +302,23 @@ class DockerActuator:
             return Gone(confirmed=True, exit_code=found.code, gpu=gpu)
         # 1. SIGTERM, grace
         await asyncio.to_thread(mark_stop, kept.folder)
-        await engine.kill(kept.id, "SIGTERM")
+        await engine.kill(kept.name, "SIGTERM")
         ended = await _within(self._ended(kept), grace_over.wait())
         # 2. SIGKILL
         if not ended:
-            await engine.kill(kept.id, "SIGKILL")
+            await engine.kill(kept.name, "SIGKILL")
             await _within(self._ended(kept), asyncio.sleep(self._kill_seconds))
         # 3. see that it is gone
-        found = await self._exit(kept, await engine.inspect(kept.id))
+        found = await self._exit(kept, await self._inspect(kept))
         if isinstance(found, Exit):
             return Gone(confirmed=True, exit_code=found.code, killed=0 if ended else 1, gpu=gpu)
         reason = f"host needs attention: container {kept.name} is {found} after SIGKILL"
         return Gone(confirmed=False, killed=1, gpu=gpu, reason=reason)
 
     async def _ended(self, kept: Contained) -> None:
-        while not isinstance(await self._exit(kept, await self._engine(kept).inspect(kept.id)), Exit):
+        while not isinstance(await self._exit(kept, await self._inspect(kept)), Exit):
             with contextlib.suppress(EngineError):
-                await self._engine(kept).wait(kept.id)
+                await self._engine(kept).wait(kept.name)
                 continue
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -328,8 +332,8 @@ class DockerActuator:
         state = inspected["State"]
         ended = Exit(code=int(state["ExitCode"]), oom_kills=int(bool(state.get("OOMKilled"))))
         try:
-            output = await self._engine(kept).output(kept.id)
-            await asyncio.to_thread(_keep, kept, ended, output)
+            output = await self._engine(kept).output(kept.name)
+            await asyncio.to_thread(_keep, kept, ended, output, _moment(state.get("FinishedAt")))
         except (EngineError, OSError) as error:  # the engine still has both
             log.warning("%s: output and exit status are not kept (%s)", kept.folder, error)
         return ended
@@ -343,11 +347,19 @@ class DockerActuator:
         return self._engines.setdefault(endpoint, EngineApi(endpoint))
 
 
-def _keep(kept: Contained, ended: Exit, output: bytes) -> None:
+def _keep(kept: Contained, ended: Exit, output: bytes, at: float) -> None:
     if kept.output:
         write_atomically(Path(kept.output), output, durable=False)
     value = {"code": ended.code, "signal": ended.signal, "oom_kills": ended.oom_kills, "error": ended.error}
-    write_json(kept.folder / EXIT_FILE, value)
+    write_json(kept.folder / EXIT_FILE, {**value, "at": at})
+
+
+def _moment(finished: Any) -> float:
+    """Unix seconds of the engine's RFC 3339 text; now, where it is none."""
+    try:
+        return datetime.fromisoformat(finished).timestamp()
+    except (TypeError, ValueError):
+        return time.time()
 
 
 async def _within(awaited: Awaitable[None], end: Awaitable[object]) -> bool:

@@ -62,14 +62,13 @@ class EngineApi:
         self._session: aiohttp.ClientSession | None = None
         self._version = ""
 
-    async def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container; its id.
+    async def create(self, name: str, body: Mapping[str, Any]) -> None:
+        """Create a container.
 
         Raises:
             EngineError: 404 no such image or network, 409 the name is taken.
         """
-        answer = await self._call("POST", "/containers/create", params={"name": name}, body=body, ok=(201,))
-        return str(answer.json()["Id"])
+        await self._call("POST", "/containers/create", params={"name": name}, body=body, ok=(201,))
 
     async def start(self, container: str) -> None:
         """Start a created container; nothing where it runs.
@@ -87,7 +86,7 @@ class EngineApi:
 
     async def labelled(self, label: str, value: str) -> list[dict[str, Any]]:
         """Every container with this label, whatever its state."""
-        filters = json.dumps({"label": [f"{label}={value}"]})
+        filters = json.dumps({"label": [f"{label}={value}"]}, separators=(",", ":"))
         answer = await self._call("GET", "/containers/json", params={"all": "1", "filters": filters}, ok=(200,))
         found: list[dict[str, Any]] = answer.json()
         return found
