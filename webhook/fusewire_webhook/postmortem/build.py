@@ -53,6 +53,7 @@ def write_postmortem(
     prometheus_url: str | None = None,
     scrape_interval: float = 1.0,
     replay: ReplayAudit | None = None,
+    pictures: bool | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Written:
     """Write (again) the postmortem of an attempt that tripped; without ``attempt``, of the last one that did.
@@ -65,6 +66,7 @@ def write_postmortem(
         prometheus_url: None: there is none to ask; what it answered before is used where it is kept.
         scrape_interval: seconds.
         replay: the run's replay buffer, where it can look at its rows.
+        pictures: whether to draw; None: where matplotlib is installed.
         clock: Unix seconds.
 
     Raises:
@@ -94,7 +96,7 @@ def write_postmortem(
         findings=audit(run_data(story, files, observed, algorithm=algorithm, replay=replay)),
         kept_from=kept_from,
         written_at=clock(),
-        pictures=plots.available(),
+        pictures=plots.available() if pictures is None else pictures,
     )
     return _write(run_dir, facts)
 

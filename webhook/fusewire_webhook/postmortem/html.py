@@ -38,7 +38,7 @@ p, ul { margin: .5rem 0 }
 .sub { color: var(--soft) }
 .lead { font-size: 1.08rem; background: var(--box); border-left: 4px solid var(--bad); padding: .75rem 1rem }
 .scroll { overflow-x: auto; margin: .75rem 0 }
-table { border-collapse: collapse; width: 100%; font-size: .9rem }
+table { border-collapse: collapse; width: 100%; min-width: 36rem; font-size: .9rem }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid var(--line) }
 th { color: var(--soft); font-weight: 600; white-space: nowrap }
 td:first-child { white-space: nowrap }

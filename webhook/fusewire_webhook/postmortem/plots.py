@@ -44,8 +44,8 @@ MISSING = "There are no plots: matplotlib is not installed here (pip install 'fu
 
 _INK = "#010203"
 """Stands for the colour of the text around the picture."""
-_BEFORE, _TRIPPED, _AFTER = "#8c959f", "#0969da", "#1a7f37"
-_BAD, _BOUND = "#d1242f", "#bc4c00"
+_BEFORE, _TRIPPED, _AFTER = "#8c959f", "#3b82f6", "#2da44e"
+_BAD, _BOUND = "#e5484d", "#d9730d"
 _LOG_RANGE = 1e3
 _MINUTES = 900.0
 

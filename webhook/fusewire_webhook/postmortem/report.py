@@ -99,8 +99,6 @@ def _state(story: Story) -> tuple[str, Tone]:
             return f"restarted as attempt {story.next.number if story.next else '?'}", "good"
         case "observed":
             return "observed only: nothing was done", "unclear"
-        case "ended":
-            return "ended", "unclear"
         case _:
             return "being handled", "unclear"
 
@@ -182,30 +180,33 @@ def _price(cost: Cost) -> str:
 
 def _next(story: Story) -> str:
     match story.outcome:
-        case "locked" if story.next is not None:
-            return "What to do next: nothing; a person has looked at it and reset the run."
         case "locked":
-            host = "look at the host first, " if isinstance(story.stop, StopUnconfirmed) else ""
-            return (
-                f"What to do next: {host}read the evidence and the audit below, remove the cause, then run "
-                f'fusewire reset {story.run} --why "…". Until then nothing is started.'
-            )
+            todo = _after_lock(story)
         case "restarted" if story.failure_class == "divergence":
             left = story.divergences_allowed - story.divergences
             more = f"{left} more and" if left > 0 else "the next one means that"
-            return (
-                f"What to do next: nothing tonight. This was divergence {story.divergences} of "
-                f"{story.divergences_allowed} in this incident; {more} the run is locked and you are paged. "
-                "In the morning read what the audit calls suspicious."
+            todo = (
+                f"nothing tonight. This was divergence {story.divergences} of {story.divergences_allowed} in this "
+                f"incident; {more} the run is locked and you are paged. In the morning read what the audit calls "
+                "suspicious."
             )
         case "restarted":
-            return "What to do next: nothing tonight; if it happens again, look at the log tail and at the host."
+            todo = "nothing tonight; if it happens again, look at the log tail and at the host."
         case "observed":
-            return f'What to do next: decide whether to stop it yourself: fusewire trip {story.run} --why "…".'
-        case "under_way":
-            return f"What to do next: wait for the restart; fusewire status {story.run} shows where it stands."
+            todo = f'decide whether to stop it yourself: fusewire trip {story.run} --why "…".'
         case _:
-            return ""
+            todo = f"wait for the restart; fusewire status {story.run} shows where it stands."
+    return f"What to do next: {todo}"
+
+
+def _after_lock(story: Story) -> str:
+    if story.next is not None:
+        return "nothing; a person has looked at it and reset the run."
+    host = "look at the host first, " if isinstance(story.stop, StopUnconfirmed) else ""
+    return (
+        f"{host}read the evidence and the audit below, remove the cause, then run "
+        f'fusewire reset {story.run} --why "…". Until then nothing is started.'
+    )
 
 
 def _sentence(parts: Sequence[str]) -> str:

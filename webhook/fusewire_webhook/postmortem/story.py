@@ -15,7 +15,7 @@ from fusewire_webhook.journal import Entry
 from fusewire_webhook.state import RunState
 from fusewire_webhook.words import QUIET, describe, verdict
 
-Outcome = Literal["restarted", "locked", "observed", "ended", "under_way"]
+Outcome = Literal["restarted", "locked", "observed", "under_way"]
 
 MOST_LINES = 80
 """Journal lines of a postmortem; what lies between the first and the last ones is counted."""
@@ -121,7 +121,6 @@ class _Telling:
     phase: str = ""
     lock_reason: str = ""
     observed: bool = False
-    finished: bool = False
 
 
 def tell(run: str, entries: Sequence[Entry], attempt: int | None = None) -> Story:
@@ -227,7 +226,6 @@ class _Reader:
             case ev.ProcessExited(attempt=attempt) if attempt == number:
                 told.exit = event
                 told.attempt = replace(told.attempt, ended_at=event.at, ended=describe(event))
-                told.finished = event.completed
             case ev.StopConfirmed(attempt=attempt) if attempt == number:
                 told.stop = event
                 if told.attempt.ended_at is None:
@@ -302,9 +300,7 @@ def _outcome(told: _Telling, following: _Telling | None) -> Outcome:
         return "observed"
     if told.lock_reason:
         return "locked"
-    if following is not None:
-        return "restarted"
-    return "ended" if told.phase == "completed" else "under_way"
+    return "under_way" if following is None else "restarted"
 
 
 def unix(text: str) -> float | None:
