@@ -21,6 +21,7 @@ from grafana.panels import (
     rows,
     run_variable,
     steps,
+    total,
 )
 from grafana.queries import RUNS, new
 
@@ -149,13 +150,13 @@ def _servers() -> list[AnyPanel]:
                query(f"sum(rate(prometheus_rule_evaluations_total{{{OURS}}}[{SPAN}]))", "evaluations"),
                size=size),
         number("Failed evaluations", "In the time shown: a rule that fails cannot fire.", "none",
-               query(f"sum(increase(prometheus_rule_evaluation_failures_total{{{OURS}}}[$__range]))", "failures"),
+               total(f"sum(increase(prometheus_rule_evaluation_failures_total{{{OURS}}}[$__range]))", "failures"),
                size=size, thresholds=bad),
         number("Missed evaluations", "In the time shown: Prometheus was too slow for the interval.", "none",
-               query(f"sum(increase(prometheus_rule_group_iterations_missed_total{{{OURS}}}[$__range]))", "missed"),
+               total(f"sum(increase(prometheus_rule_group_iterations_missed_total{{{OURS}}}[$__range]))", "missed"),
                size=size, thresholds=bad),
         number("Notifications lost", "In the time shown, between Prometheus and Alertmanager.", "none",
-               query("sum(increase(prometheus_notifications_dropped_total[$__range])) "
+               total("sum(increase(prometheus_notifications_dropped_total[$__range])) "
                      "+ sum(increase(prometheus_notifications_errors_total[$__range]))", "lost"),
                size=size, thresholds=bad),
         graph(

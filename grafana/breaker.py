@@ -25,6 +25,7 @@ from grafana.panels import (
     run_variable,
     steps,
     timeline,
+    total,
 )
 from grafana.queries import RUNS, STATES, grown, label, new, quantile, state_number
 
@@ -57,15 +58,15 @@ def _figures() -> list[AnyPanel]:
     in_time = "In the time shown."
     return [
         number("Trips: divergence", in_time, "none",
-               query(_trips("divergence"), "trips"),
+               total(_trips("divergence"), "trips"),
                size=size),
         number("Trips: infrastructure", f"{in_time} A crash, a preemption, an OOM kill or a hang.", "none",
-               query(_trips("infrastructure"), "trips"),
+               total(_trips("infrastructure"), "trips"),
                size=size),
         number("Restarts", f"{in_time} Attempts started after a failure.", "none",
-               query(f"sum{grown('fusewire_restarts_total', RUNS)}", "restarts"), size=size),
+               total(f"sum{grown('fusewire_restarts_total', RUNS)}", "restarts"), size=size),
         number("Lockouts", f"{in_time} Each one needed a person.", "none",
-               query(f"sum{grown('fusewire_lockouts_total', RUNS)}", "lockouts"), size=size,
+               total(f"sum{grown('fusewire_lockouts_total', RUNS)}", "lockouts"), size=size,
                thresholds=steps((None, GOOD), (1, BAD))),
         number("Paused now", "Runs whose automatic actions a person holds.", "none",
                query(f"sum(fusewire_run_paused{{{RUNS}}})", "paused"), size=size),
@@ -114,16 +115,16 @@ def _latencies() -> list[AnyPanel]:
             "Stop, in the time shown",
             "From the request to stop to the confirmed end: median and 95th percentile of all runs.",
             "s",
-            query(quantile(0.5, "fusewire_stop_seconds"), "median"),
-            query(quantile(0.95, "fusewire_stop_seconds"), "95 %"),
+            total(quantile(0.5, "fusewire_stop_seconds"), "median"),
+            total(quantile(0.95, "fusewire_stop_seconds"), "95 %"),
             size=(6, 5),
         ),
         number(
             "Restart, in the time shown",
             "From the end of normal running to the start of the next attempt: median and 95th percentile.",
             "s",
-            query(quantile(0.5, "fusewire_restart_seconds"), "median"),
-            query(quantile(0.95, "fusewire_restart_seconds"), "95 %"),
+            total(quantile(0.5, "fusewire_restart_seconds"), "median"),
+            total(quantile(0.95, "fusewire_restart_seconds"), "95 %"),
             size=(6, 5),
         ),
         bars(

@@ -28,6 +28,7 @@ from grafana.panels import (
     steps,
     text_variable,
     timeline,
+    total,
 )
 from grafana.queries import RUNS, began, grown, new
 
@@ -78,20 +79,20 @@ def _figures() -> list[AnyPanel]:
             "GPU hours used",
             "Time in which an attempt answered its scrapes, times its GPUs. A run without a GPU counts as one.",
             "h",
-            query(f"sum({queries.gpu_hours_used()})", "used"),
+            total(f"sum({queries.gpu_hours_used()})", "used"),
         ),
         number(
             "GPU hours lost",
             "At each trip the updates since the promoted snapshot, at the usual pace; and the time in OPEN.",
             "h",
-            query(f"sum({queries.gpu_hours_lost()})", "lost"),
+            total(f"sum({queries.gpu_hours_lost()})", "lost"),
         ),
         number(
             "GPU hours saved (estimate)",
             "Each divergence would have kept its GPUs busy until a person looked. After how many hours that would "
             "have been is for you to say: the field above.",
             "h",
-            query(f"sum({queries.gpu_hours_saved()})", "saved"),
+            total(f"sum({queries.gpu_hours_saved()})", "saved"),
         ),
     ]
 

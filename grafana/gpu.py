@@ -20,6 +20,7 @@ from grafana.panels import (
     run_annotations,
     run_variable,
     steps,
+    total,
 )
 from grafana.queries import ATTEMPTS, RUN, alert_number, alert_value, new
 
@@ -61,10 +62,10 @@ def _figures() -> list[AnyPanel]:
                query(f"max(gpu_memory_used_bytes{{{RUN}}} / gpu_memory_total_bytes{{{RUN}}})", "used"), size=size,
                thresholds=steps((None, GOOD), (alert_number(FULL), BAD))),
         number("GPUs", "That the run's attempts have seen in the time shown.", "none",
-               query(f"count(group by (gpu) (last_over_time(gpu_memory_total_bytes{{{RUN}}}[$__range])))", "GPUs"),
+               total(f"count(group by (gpu) (last_over_time(gpu_memory_total_bytes{{{RUN}}}[$__range])))", "GPUs"),
                size=size),
         number("Energy", "Used by the GPUs of the run's attempts in the time shown.", "joule",
-               query(f"sum(increase(gpu_energy_joules_total{{{RUN}}}[$__range]))", "energy"), size=size),
+               total(f"sum(increase(gpu_energy_joules_total{{{RUN}}}[$__range]))", "energy"), size=size),
         number("Resident memory", "Of the trainer's process.", "bytes",
                query(f"max(process_resident_memory_bytes{{{RUN}}})", "resident"), size=size),
         number("OOM kills", "Processes of the cgroup that the kernel killed for want of memory.", "none",

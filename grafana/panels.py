@@ -47,6 +47,11 @@ def query(expr: str, legend: str = "__auto", *, instant: bool = False) -> promet
     return built.range()
 
 
+def total(expr: str, legend: str) -> prometheus.Dataquery:
+    """A figure over the whole time shown (``$__range``): asked once, not for every point of a graph."""
+    return prometheus.Dataquery().expr(expr).legend_format(legend).datasource(DATASOURCE).instant()
+
+
 def steps(*colors: tuple[float | None, str]) -> builders.ThresholdsConfig:
     """Absolute thresholds: (from this value on, this colour); the first has no value."""
     return (
@@ -97,6 +102,7 @@ def graph(
         .fill_opacity(0)
         .show_points(common.VisibilityMode.AUTO)
         .span_nulls(False)
+        .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
         .legend(
             common_builders.VizLegendOptions()

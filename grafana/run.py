@@ -11,6 +11,7 @@ from grafana.panels import (
     BAD,
     DATASOURCE,
     GOOD,
+    NEUTRAL,
     NOTICE,
     STATE_MAP,
     WARNING,
@@ -228,7 +229,7 @@ def _pace() -> list[AnyPanel]:
 
 def _alerts() -> AnyPanel:
     states = value_map(
-        {1: ("pending", NOTICE), 2: ("holds promotion", WARNING), 3: ("trips", BAD), 0: ("told", "blue")}
+        {1: ("pending", NOTICE), 2: ("holds promotion", WARNING), 3: ("trips", BAD), 0: ("notice", NEUTRAL)}
     )
     return timeline(
         "Alerts of the chosen attempts",

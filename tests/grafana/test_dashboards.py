@@ -101,6 +101,13 @@ def test_every_panel_says_what_it_shows(board: dict[str, Any]) -> None:
             assert holder["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, about
 
 
+def test_sums_over_the_whole_range_are_asked_once(board: dict[str, Any]) -> None:
+    """A query over `$__range` is instant: as a graph it would be summed up anew for every point."""
+    for panel in panels(board):
+        for target in panel["targets"]:
+            assert "$__range" not in target["expr"] or target["instant"], panel["title"]
+
+
 def test_titles_are_unique(board: dict[str, Any]) -> None:
     """No two panels of a dashboard share a title or an identity."""
     titles = [panel["title"] for panel in panels(board)]
