@@ -165,7 +165,7 @@ class Page:
                 && e.checkVisibility());
               if (!found) return null;
               found.scrollIntoView({{block: "center"}});
-              const box = found.getBoundingClientRect();
+              const box = found.getClientRects()[0];
               return [box.x + box.width / 2, box.y + box.height / 2];
             }})()"""
         )

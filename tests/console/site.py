@@ -94,6 +94,7 @@ async def site(
     runs: Mapping[str, RunConfig] | None = None,
     token: str | None = None,
     port: int = 0,
+    alert_token: str | None = None,
     **deps: Any,
 ) -> AsyncIterator[Site]:
     """Serve the console for these runs, once each has started."""
@@ -125,6 +126,7 @@ async def site(
             verdicts=lambda run: verdicts.get(run, []),
             watch=lambda: watch[0],
             command_token=None if token is None else Secret(token),
+            alert_token=None if alert_token is None else Secret(alert_token),
             prometheus=prometheus,
             runs_dir=folder / "runs",
             **deps,

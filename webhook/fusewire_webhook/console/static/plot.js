@@ -5,8 +5,8 @@ import { ask, of } from "./net.js";
 import { axis, linear, ticks } from "./scale.js";
 import { clock, number, span } from "./words.js";
 
-const HEIGHT = 210;
-const EDGE = { left: 58, right: 12, top: 22, bottom: 26 };
+const HEIGHT = 220;
+const EDGE = { left: 58, right: 12, top: 34, bottom: 26 };
 const SPANS = [30, 120, 600, 3600];
 
 const finite = (points) => points.filter(([, value]) => typeof value === "number");
@@ -72,8 +72,8 @@ function draw(data, moment, caption, width) {
   }
   const at = x.at(moment);
   picture.append(
-    svg("line", { class: "moment", x1: at, x2: at, y1: EDGE.top - 6, y2: bottom }),
-    svg("text", { class: "axis middle strong", x: at, y: EDGE.top - 10 }, "trip"));
+    svg("line", { class: "moment", x1: at, x2: at, y1: EDGE.top - 18, y2: bottom }),
+    svg("text", { class: "axis middle strong", x: at, y: 11 }, "trip"));
   data.series.forEach((one, index) => {
     for (const piece of pieces(one.points, data.step)) {
       const path = piece.map(([time, value]) => `${x.at(time).toFixed(1)},${y.at(value).toFixed(1)}`);
@@ -89,7 +89,7 @@ function draw(data, moment, caption, width) {
     }
     const first = one.points[0];
     if (first) {
-      picture.append(svg("text", { class: `axis attempt line-${index % 3}`, x: Math.min(x.at(first[0]) + 3, right - 64), y: bottom - 5 }, `attempt ${one.attempt}`));
+      picture.append(svg("text", { class: `axis attempt line-${index % 3}`, x: Math.min(x.at(first[0]) + 3, right - 64), y: EDGE.top - 8 }, `attempt ${one.attempt}`));
     }
   });
   return picture;
