@@ -100,8 +100,7 @@ def write_journal(runs_dir: Path, events: Sequence[Event], run: str = RUN) -> Ru
 
     async def store() -> None:
         with closing(Journal(folder.journal)) as journal:
-            for event in events:
-                await journal.append(run, event)
+            await asyncio.gather(*(journal.put(run, event) for event in events))
 
     asyncio.run(store())
     return folder

@@ -119,11 +119,11 @@ async def test_real_prometheus_gives_the_evidence(tmp_path: Path, exporter: Expo
         exporter.kl = 0.9
         await wait_for(prometheus, 'ALERTS{alertname="KLSpike",alertstate="firing"}')
         trip = time.time()
-        (alert, _) = await prometheus.alerts()
+        (alert,) = await prometheus.alerts()
         exporter.attempt, exporter.kl = 1, 0.02
         restart = time.time()
-        await wait_for(prometheus, 'rl_approx_kl{attempt="1"}')
-        told = story(start, trip, restart, alert.active_at[:26].rstrip("Z") + "+00:00")
+        await wait_for(prometheus, 'count_over_time(rl_approx_kl{attempt="1"}[10s]) > 5')
+        told = story(start, trip, restart, alert.active_at)
         observed = await observe(prometheus, told, scrape_interval=0.1)
     assert observed.problem == ""
     (rule,) = observed.rules

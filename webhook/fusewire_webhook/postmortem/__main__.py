@@ -17,7 +17,7 @@ from fusewire_webhook.errors import CommandError, WebhookError
 
 NOT_TRIPPED = 3
 """Exit code."""
-NICENESS = 10
+NICENESS = 5
 DEADLINE_SECONDS = 90
 """Whoever started it may be gone: it ends by itself then."""
 
