@@ -22,6 +22,7 @@ from grafana.panels import (
     run_variable,
     steps,
     total,
+    unlabelled,
 )
 from grafana.queries import RUNS, new
 
@@ -118,26 +119,26 @@ def _scrapes() -> list[AnyPanel]:
             "s",
             query("max(fusewire_watchdog_age_seconds)", "age"),
         ).min(0),
-        bars(
+        unlabelled(bars(
             "Requests that the webhook refused",
             "Garbage, wrong tokens, and alerts that could not be stored (Alertmanager sends those again).",
             "none",
             query(new("fusewire_intake_errors_total", by="reason"), "{{reason}}"),
-        ),
-        bars(
+        )),
+        unlabelled(bars(
             "Errors of the exporters",
             "Kept away from the training loop, by the place where they happened.",
             "none",
             query(new("fusewire_exporter_errors_total", RUNS, by="run, where"),
                   "{{run}}: {{where}}"),
-        ),
-        bars(
+        )),
+        unlabelled(bars(
             "Snapshots not written, or late",
             "By reason.",
             "none",
             query(new("rl_snapshot_failures_total", RUNS, by="run, reason"),
                   "{{run}}: {{reason}}"),
-        ),
+        )),
     ]  # fmt: skip
 
 

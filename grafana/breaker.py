@@ -6,6 +6,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from grafana.panels import (
     BAD,
+    CONSOLE_LINK,
     GOOD,
     RUN_LINK,
     STATE_MAP,
@@ -46,7 +47,7 @@ def dashboard(links: Links) -> Dashboard:
         STATES_NOTE,
         query(state_number(RUNS), "{{run}}"),
         names=STATE_MAP,
-        size=(WIDTH, 6),
+        size=(WIDTH, 5),
     )
     for panel in (*_figures(), states, *_retries(), *_latencies(), *_decisions()):
         built.with_panel(panel)
@@ -90,7 +91,7 @@ def _retries() -> list[AnyPanel]:
     ]
     return [
         rows("Transitions", "How often each run entered each state in the time shown.", *transitions, by="run",
-             links={"run": [link("Run", RUN_LINK)]}, size=(12, 7)),
+             links={"run": [link("Run", RUN_LINK), link("Console", CONSOLE_LINK)]}, size=(12, 7)),
         graph(
             "Divergences in the incident",
             "Trips by divergence since the incident began; the run locks when its budget is used. 0 outside one.",

@@ -7,6 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana import queries
 from grafana.panels import (
     BAD,
+    CONSOLE_LINK,
     GOOD,
     RUN_LINK,
     STATE_MAP,
@@ -117,7 +118,7 @@ def _table() -> AnyPanel:
         ),
         Column(title="Paused", expr=f"max by (run) (fusewire_run_paused{{{RUNS}}})", unit="bool_yes_no"),
         by="run",
-        links={"run": [link("Run", RUN_LINK), link("Console", "${console}")]},
+        links={"run": [link("Run", RUN_LINK), link("Console", CONSOLE_LINK)]},
         size=(WIDTH, 8),
     )
 

@@ -95,7 +95,7 @@ def _dress(
 def graph(
     title: str, description: str, unit: str, *queries: prometheus.Dataquery, size: tuple[int, int] = (8, 7)
 ) -> timeseries.Panel:
-    """Lines over time. A series whose name starts with ``limit`` is drawn as a dashed red line."""
+    """Lines over time. A series whose name starts with ``limit`` (``notice``) is a dashed red (orange) line."""
     panel = (
         timeseries.Panel()
         .line_width(1)
@@ -103,21 +103,19 @@ def graph(
         .show_points(common.VisibilityMode.AUTO)
         .span_nulls(False)
         .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
-        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+        .tooltip(
+            common_builders.VizTooltipOptions()
+            .mode(common.TooltipDisplayMode.MULTI)
+            .sort(common.SortOrder.DESCENDING)
+        )
         .legend(
             common_builders.VizLegendOptions()
             .display_mode(common.LegendDisplayMode.LIST)
             .placement(common.LegendPlacement.BOTTOM)
             .show_legend(True)
         )
-        .override_by_regexp(
-            "/^limit/",
-            looks(
-                color={"mode": "fixed", "fixedColor": BAD},
-                lineStyle={"fill": "dash", "dash": [8, 6]},
-                showPoints="never",
-            ),
-        )
+        .override_by_regexp("/^limit/", _dashed(BAD))
+        .override_by_regexp("/^notice/", _dashed(WARNING))
     )
     _dress(panel, title, description, unit=unit, size=size, queries=queries)
     return panel
@@ -132,8 +130,29 @@ def bars(
         .draw_style(common.GraphDrawStyle.BARS)
         .fill_opacity(70)
         .line_width(0)
+        .decimals(0)
         .stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
         .min(0)
+    )
+
+
+def logarithmic(panel: timeseries.Panel, smallest: float) -> timeseries.Panel:
+    """Powers of ten; linear below ``smallest``, so that zero and negative values are drawn as well."""
+    scale = common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.SYMLOG).log(10)
+    return panel.scale_distribution(scale.linear_threshold(smallest))
+
+
+def unlabelled(panel: timeseries.Panel) -> timeseries.Panel:
+    """Without a legend: of many series that are all zero on a good day. The tooltip names them."""
+    hidden = common_builders.VizLegendOptions().show_legend(False).display_mode(common.LegendDisplayMode.HIDDEN)
+    return panel.legend(hidden)
+
+
+def _dashed(color: str) -> list[dashboard.DynamicConfigValue]:
+    return looks(
+        color={"mode": "fixed", "fixedColor": color},
+        lineStyle={"fill": "dash", "dash": [8, 6]},
+        showPoints="never",
     )
 
 
@@ -247,6 +266,7 @@ def link(title: str, url: str) -> builders.DashboardLink:
     return builders.DashboardLink(title).url(url).type(dashboard.DashboardLinkType.LINK)
 
 
+CONSOLE_LINK = "${console}/#/run/${__data.fields.run}"
 RUN_LINK = "/d/fusewire-run?var-run=${__data.fields.run}&${datasource:queryparam}&${__url_time_range}"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders.dashboard import Dashboard, QueryVariable, Row
-from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption, VariableRefresh
 
 from grafana.panels import (
@@ -21,12 +19,15 @@ from grafana.panels import (
     attempt_variable,
     frame,
     graph,
+    logarithmic,
+    looks,
     number,
     query,
     run_annotations,
     run_variable,
     steps,
     timeline,
+    unlabelled,
     value_map,
 )
 from grafana.queries import ATTEMPTS, RUN, alert_factor, past_level, per_attempt, state_number, threshold
@@ -87,9 +88,9 @@ def _figures() -> list[AnyPanel]:
                query(f"max(rl_episode_return_smoothed{{{RUN}}})", "return"), size=size),
         number("Learning-rate scale", "Factor that the running attempt was asked for.", "none",
                query(f"max(fusewire_lr_scale_asked{{{RUN}}})", "scale"), size=size),
-        number("Since the last update", "Declared phases do not count.", "s",
+        number("Last update", "Time since; declared phases do not count.", "s",
                query(f"min(rl_seconds_since_step{{{RUN}}})", "since"), size=size),
-        number("Since the last promotion", "Age of the newest stable snapshot: what a trip now would cost.", "s",
+        number("Snapshot age", "Of the newest stable one: what a trip now would cost.", "s",
                query(f"time() - max(fusewire_snapshot_promoted_timestamp_seconds{{{RUN}}})", "since"), size=size),
         number("Trip alerts", "Firing or pending now, in the running attempt.", "none",
                query(f'count(ALERTS{{{RUN},action="trip"}} and on (attempt) '
@@ -104,127 +105,129 @@ def _policy() -> list[AnyPanel]:
     held = f"max by (run, attempt) (fusewire:episode_return:held{{{ATTEMPTS}}})"
     lowest = f"max by (run, attempt) (fusewire:episode_return:lowest{{{ATTEMPTS}}})"
     collapse = f"{threshold('return_collapse')} * (abs({held}) > {held} - {lowest} or {held} - {lowest})"
-    return [
-        graph(
-            "Return",
-            "Mean of the last 10 reports, and the highest such mean of the lineage. ReturnCollapse trips "
-            "when it stays under the limit, ReturnDrawdown tells people at the notice." + LIMIT_NOTE,
-            "short",
-            query(per_attempt("rl_episode_return_smoothed"), "attempt {{attempt}}"),
-            query(peak, "peak, attempt {{attempt}}"),
-            query(f"{held} - {collapse}", "limit, attempt {{attempt}}"),
-            query(f"{peak} - {drawdown}", "notice, attempt {{attempt}}"),
-        ),
-        graph(
-            "KL divergence of an update, in nats",
-            "Last update, and the highest value that ten updates in a row all reached: KLSpike looks at that."
-            + LIMIT_NOTE,
-            "short",
-            query(per_attempt("rl_approx_kl"), "attempt {{attempt}}"),
-            query(per_attempt("rl_approx_kl_run_min", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
-            query(threshold("approx_kl"), "limit, attempt {{attempt}}"),
-        ),
-        graph(
-            "Policy entropy, in nats",
-            "Last update, and the lowest value that ten in a row all stayed under. EntropyCollapse trips below the "
-            "limit if the return has suffered as well." + LIMIT_NOTE,
-            "short",
-            query(per_attempt("rl_policy_entropy"), "attempt {{attempt}}"),
-            query(per_attempt("rl_policy_entropy_run_max", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
-            query(f"{threshold('entropy_share')} * {past_level('policy_entropy')}", "limit, attempt {{attempt}}"),
-        ),
-    ]
+    returns = graph(
+        "Return",
+        "Mean of the last 10 reports, and the highest such mean of the lineage. ReturnCollapse trips when it stays "
+        "under the limit, ReturnDrawdown tells people at the notice." + LIMIT_NOTE,
+        "short",
+        query(per_attempt("rl_episode_return_smoothed"), "attempt {{attempt}}"),
+        query(peak, "peak, attempt {{attempt}}"),
+        query(f"{held} - {collapse}", "limit, attempt {{attempt}}"),
+        query(f"{peak} - {drawdown}", "notice, attempt {{attempt}}"),
+    )
+    divergence = graph(
+        "KL divergence of an update, in nats",
+        "Last update, and the highest value that ten updates in a row all reached: KLSpike looks at that."
+        + LIMIT_NOTE,
+        "short",
+        query(per_attempt("rl_approx_kl"), "attempt {{attempt}}"),
+        query(per_attempt("rl_approx_kl_run_min", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
+        query(threshold("approx_kl"), "limit, attempt {{attempt}}"),
+    )
+    entropy = graph(
+        "Policy entropy, in nats",
+        "Last update, and the lowest value that ten in a row all stayed under. EntropyCollapse trips below the "
+        "limit if the return has suffered as well." + LIMIT_NOTE,
+        "short",
+        query(per_attempt("rl_policy_entropy"), "attempt {{attempt}}"),
+        query(per_attempt("rl_policy_entropy_run_max", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
+        query(f"{threshold('entropy_share')} * {past_level('policy_entropy')}", "limit, attempt {{attempt}}"),
+    )
+    return [returns, logarithmic(divergence, 1e-4), entropy]
 
 
 def _critic() -> list[AnyPanel]:
-    logarithmic = common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.SYMLOG).log(10)
-    logarithmic.linear_threshold(1e-6)
-    return [
-        graph(
-            "Critic loss",
-            "In squared units of the return, on a logarithmic scale. ValueLossExplosion compares ten in a row with "
-            "what ten had held before." + LIMIT_NOTE,
-            "short",
-            query(per_attempt("rl_value_loss"), "attempt {{attempt}}"),
-            query(f"{threshold('value_loss_ratio')} * {past_level('value_loss')}", "limit, attempt {{attempt}}"),
-        ).scale_distribution(logarithmic),
-        graph(
-            "Gradient norm before clipping",
-            "On a logarithmic scale. GradNormExplosion compares ten in a row with what ten had held before."
-            + LIMIT_NOTE,
-            "short",
-            query(per_attempt("rl_grad_norm"), "attempt {{attempt}}"),
-            query(f"{threshold('grad_norm_ratio')} * {past_level('grad_norm')}", "limit, attempt {{attempt}}"),
-        ).scale_distribution(logarithmic),
-        graph(
-            "Non-finite reports in a row",
-            "Longest run of NaN or infinite reports in the window, by signal. One gradient norm is routine under "
-            "fp16 loss scaling; anything else trips NonFiniteValue at once." + LIMIT_NOTE,
-            "none",
-            query(f"max by (signal, attempt) (rl_nonfinite_streak{{{ATTEMPTS}}})",
-                  "{{signal}}, attempt {{attempt}}"),
-            query(threshold("grad_norm_nonfinite"), "limit of grad_norm, attempt {{attempt}}"),
-        ).legend(common_builders.VizLegendOptions().show_legend(False)
-                 .display_mode(common.LegendDisplayMode.HIDDEN)),
-    ]  # fmt: skip
+    loss = graph(
+        "Critic loss",
+        "In squared units of the return. ValueLossExplosion compares ten in a row with what ten had held before."
+        + LIMIT_NOTE,
+        "short",
+        query(per_attempt("rl_value_loss"), "attempt {{attempt}}"),
+        query(f"{threshold('value_loss_ratio')} * {past_level('value_loss')}", "limit, attempt {{attempt}}"),
+    )
+    norm = graph(
+        "Gradient norm before clipping",
+        "GradNormExplosion compares ten in a row with what ten had held before." + LIMIT_NOTE,
+        "short",
+        query(per_attempt("rl_grad_norm"), "attempt {{attempt}}"),
+        query(f"{threshold('grad_norm_ratio')} * {past_level('grad_norm')}", "limit, attempt {{attempt}}"),
+    )
+    nonfinite = graph(
+        "Non-finite reports in a row",
+        "Longest run of NaN or infinite reports in the window, by signal. One gradient norm is routine under fp16 "
+        "loss scaling; a loss, an entropy or a KL trips NonFiniteValue at once." + LIMIT_NOTE,
+        "none",
+        query(f"max by (signal, attempt) (rl_nonfinite_streak{{{ATTEMPTS}}})", "{{signal}}, attempt {{attempt}}"),
+        query(threshold("grad_norm_nonfinite"), "limit of grad_norm, attempt {{attempt}}"),
+    )
+    return [logarithmic(loss, 1e-6), logarithmic(norm, 1e-6), unlabelled(nonfinite)]
 
 
 def _pace() -> list[AnyPanel]:
     usual = per_attempt("rl_step_duration_usual_seconds")
     stall = threshold("stall_seconds")
     factor = alert_factor("TrainerStalled")
+    rate = graph(
+        "Learning rate",
+        "Of the optimizer's first group, as the trainer reports it.",
+        "sci",
+        query(per_attempt("rl_learning_rate"), "attempt {{attempt}}"),
+    )
+    shares = graph(
+        "Clip fraction and explained variance",
+        "Share of samples whose ratio was clipped; explained variance of the value function (1: perfect, 0 or "
+        "less: it knows nothing; cut off at -1).",
+        "percentunit",
+        query(per_attempt("rl_clip_fraction"), "clipped, attempt {{attempt}}"),
+        query(per_attempt("rl_explained_variance"), "explained, attempt {{attempt}}"),
+    )
+    silence = graph(
+        "Time without an update",
+        "Since the last update, and the usual time between two. TrainerStalled restarts at the limit." + LIMIT_NOTE,
+        "s",
+        query(f"min by (run, attempt) (rl_seconds_since_step{{{ATTEMPTS}}})", "attempt {{attempt}}"),
+        query(usual, "usual, attempt {{attempt}}"),
+        query(f"({factor:g} * {usual} > {stall}) or {stall}", "limit, attempt {{attempt}}"),
+    )
+    progress = graph(
+        "Progress",
+        "Last update, last snapshot on disk and last promoted snapshot: the gap is what a trip would cost.",
+        "locale",
+        query(per_attempt("rl_step"), "update, attempt {{attempt}}"),
+        query(per_attempt("rl_snapshot_last_step"), "snapshot, attempt {{attempt}}"),
+        query(f"max by (run) (fusewire_snapshot_promoted_step{{{RUN}}})", "promoted"),
+    ).override_by_regexp("/^promoted/", looks(color={"mode": "fixed", "fixedColor": "text"}, lineWidth=2))
+    throughput = graph(
+        "Environment steps and updates per second",
+        "Throughput of each attempt.",
+        "short",
+        query(
+            f"max by (attempt) (rate(rl_env_steps_total{{{ATTEMPTS}}}[$__rate_interval]))",
+            "environment steps, attempt {{attempt}}",
+        ),
+        query(
+            f"max by (attempt) (rate(rl_updates_total{{{ATTEMPTS}}}[$__rate_interval]))",
+            "updates, attempt {{attempt}}",
+        ),
+    )
+    stalls = graph(
+        "Time that a snapshot holds up the loop",
+        "Mean of the attempt's snapshots so far.",
+        "s",
+        query(
+            f"max by (attempt) (rl_snapshot_stall_seconds_sum{{{ATTEMPTS}}} "
+            f"/ (rl_snapshot_stall_seconds_count{{{ATTEMPTS}}} > 0))",
+            "attempt {{attempt}}",
+        ),
+    )
     return [
-        graph(
-            "Learning rate",
-            "Of the optimizer's first group, as the trainer reports it.",
-            "sci",
-            query(per_attempt("rl_learning_rate"), "attempt {{attempt}}"),
-        ),
-        graph(
-            "Clip fraction and explained variance",
-            "Share of samples whose ratio was clipped; explained variance of the value function (1: perfect, 0 or "
-            "less: it knows nothing).",
-            "percentunit",
-            query(per_attempt("rl_clip_fraction"), "clipped, attempt {{attempt}}"),
-            query(per_attempt("rl_explained_variance"), "explained, attempt {{attempt}}"),
-        ).axis_soft_min(0),
-        graph(
-            "Time without an update",
-            "Since the last update, and the usual time between two. TrainerStalled restarts at the limit."
-            + LIMIT_NOTE,
-            "s",
-            query(f"min by (run, attempt) (rl_seconds_since_step{{{ATTEMPTS}}})", "attempt {{attempt}}"),
-            query(usual, "usual, attempt {{attempt}}"),
-            query(f"({factor:g} * {usual} > {stall}) or {stall}", "limit, attempt {{attempt}}"),
-        ),
-        graph(
-            "Progress",
-            "Last update, last snapshot on disk and last promoted snapshot: the gap is what a trip would cost.",
-            "locale",
-            query(per_attempt("rl_step"), "update, attempt {{attempt}}"),
-            query(per_attempt("rl_snapshot_last_step"), "snapshot, attempt {{attempt}}"),
-            query(f"max by (run) (fusewire_snapshot_promoted_step{{{RUN}}})", "promoted"),
-        ),
-        graph(
-            "Environment steps and updates per second",
-            "Throughput of each attempt.",
-            "short",
-            query(f"max by (attempt) (rate(rl_env_steps_total{{{ATTEMPTS}}}[$__rate_interval]))",
-                  "environment steps, attempt {{attempt}}"),
-            query(f"max by (attempt) (rate(rl_updates_total{{{ATTEMPTS}}}[$__rate_interval]))",
-                  "updates, attempt {{attempt}}"),
-        ).scale_distribution(
-            common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
-        ),
-        graph(
-            "Time that snapshots held up the loop",
-            "Mean over the interval, of the snapshots written in it.",
-            "s",
-            query(f"max by (attempt) (rate(rl_snapshot_stall_seconds_sum{{{ATTEMPTS}}}[$__rate_interval]) "
-                  f"/ rate(rl_snapshot_stall_seconds_count{{{ATTEMPTS}}}[$__rate_interval]))",
-                  "attempt {{attempt}}"),
-        ),
-    ]  # fmt: skip
+        logarithmic(rate, 1e-9),
+        shares.min(-1).max(1),
+        logarithmic(silence, 0.1).min(0),
+        progress,
+        logarithmic(throughput, 0.01).min(0),
+        stalls.min(0),
+    ]
 
 
 def _alerts() -> AnyPanel:
