@@ -176,20 +176,28 @@ async def test_an_image_that_is_not_there(docker: DockerConfig, tmp_path: Path) 
 
 
 async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDouble, tmp_path: Path) -> None:
-    """While the engine does not answer nothing is said about an attempt; afterwards everything is as before."""
+    """While the engine does not answer nothing is said about an attempt, and a start and a stop wait for it."""
     handle = await actuator.start(shell(tmp_path, "sleep 600"))
     engine.away = True
     with pytest.raises(EngineError, match="503 Service Unavailable"):
         await actuator.status(handle)
     with pytest.raises(EngineError):
         await actuator.wait(handle)
+    stopping = asyncio.create_task(actuator.stop(handle, grace_seconds=0.1))
+    starting = asyncio.create_task(actuator.start(shell(tmp_path, "sleep 600", attempt=1)))
+    await asyncio.sleep(0.5)
+    assert not stopping.done()
+    assert not starting.done()
     engine.away = False
-    assert (await actuator.status(handle)).phase == "running"
+    assert (await soon(stopping)).confirmed
+    assert (await actuator.status(await soon(starting))).phase == "running"
 
 
 async def test_an_endpoint_where_nobody_listens(tmp_path: Path) -> None:
     """An engine that cannot be reached is named in one line, and nothing counts as started."""
-    actuator = DockerActuator({"r": dataclasses.replace(DOCKER, endpoint=f"unix://{tmp_path}/none.sock")})
+    actuator = DockerActuator(
+        {"r": dataclasses.replace(DOCKER, endpoint=f"unix://{tmp_path}/none.sock")}, away_seconds=0.1
+    )
     with pytest.raises(ActuatorError, match=r"the Docker engine at unix://.*/none\.sock does not answer"):
         await actuator.start(shell(tmp_path, "true"))
     await actuator.close()

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from fusewire.files import write_atomically, write_json
 from fusewire_webhook.actuators import Gone, Handle, Launch, Status
 from fusewire_webhook.actuators.attempt_files import Exit, attempt_folder, log_file, mark_stop, stop_marked
 from fusewire_webhook.actuators.docker_api import EngineApi, EngineError
+from fusewire_webhook.actuators.docker_files import Contained, keep, moment
 from fusewire_webhook.actuators.docker_spec import (
     ATTEMPT_LABEL,
     FOLDER_LABEL,
@@ -32,76 +30,16 @@ from fusewire_webhook.actuators.docker_spec import (
     container,
     container_name,
 )
-from fusewire_webhook.actuators.keeper import EXIT_FILE
 from fusewire_webhook.config import DockerConfig
 from fusewire_webhook.errors import ActuatorError
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
-KIND = "docker"
-DOCKER_FILE = "docker.json"
 PAUSE_SECONDS = 0.2
 """Between two questions where the engine's answer to a wait was no end."""
 _ENDED = {"exited", "dead", "removing"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contained:
-    """An attempt in a container: the content of a handle, and of ``docker.json``."""
-
-    folder: Path
-    run: str
-    name: str
-    start: str
-    endpoint: str
-    id: str = ""
-    """Empty until the container is known to exist."""
-    output: str = ""
-    """File that takes the container's output once it has ended."""
-
-    def handle(self) -> Handle:
-        """As the journal keeps it."""
-        return {"actuator": KIND, "folder": str(self.folder), **self._values()}
-
-    def _values(self) -> dict[str, str]:
-        names = ("run", "name", "start", "endpoint", "id", "output")
-        return {name: getattr(self, name) for name in names}
-
-    def write(self) -> None:
-        """Make it durable. Blocks."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / DOCKER_FILE, self._values())
-
-    @classmethod
-    def read(cls, folder: Path) -> Contained | None:
-        """What was begun in this folder; None: nothing. Blocks.
-
-        Raises:
-            ActuatorError: the file cannot be read or holds something else.
-        """
-        path = folder / DOCKER_FILE
-        try:
-            value = json.loads(path.read_bytes())
-            return cls.from_handle({**value, "folder": str(folder)})
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, ActuatorError) as error:
-            raise ActuatorError(
-                f"{path}: cannot be used ({error}); see that the attempt's container does not run, then remove it"
-            ) from error
-
-    @classmethod
-    def from_handle(cls, handle: Handle) -> Contained:
-        """Read a handle.
-
-        Raises:
-            ActuatorError: another kind of actuator made it.
-        """
-        try:
-            names = ("run", "name", "start", "endpoint", "id", "output")
-            return cls(folder=Path(handle["folder"]), **{name: str(handle[name]) for name in names})
-        except (KeyError, TypeError) as error:
-            raise ActuatorError(f"handle {handle!r} is none of the docker actuator ({error!r})") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +56,15 @@ class DockerActuator:
     Args:
         runs: the ``docker:`` section of each run.
         kill_seconds: after SIGKILL, until the container must be gone.
+        away_seconds: how long a start and a stop wait for an engine, or a proxy, that restarts.
     """
 
-    def __init__(self, runs: Mapping[str, DockerConfig], *, kill_seconds: float = 10.0) -> None:
+    def __init__(
+        self, runs: Mapping[str, DockerConfig], *, kill_seconds: float = 10.0, away_seconds: float = 60.0
+    ) -> None:
         self._runs = dict(runs)
         self._kill_seconds = kill_seconds
+        self._away_seconds = away_seconds
         self._engines: dict[str, EngineApi] = {}
         self._starting: dict[Path, asyncio.Lock] = {}
         self._stopping: dict[Path, _Stopping] = {}
@@ -136,7 +78,7 @@ class DockerActuator:
         folder = await asyncio.to_thread(attempt_folder, launch.run_dir, launch.attempt)
         async with self._starting.setdefault(folder, asyncio.Lock()):
             try:
-                return (await self._start(launch, folder)).handle()
+                return (await self._patiently(lambda: self._start(launch, folder))).handle()
             except OSError as error:
                 raise ActuatorError(f"{folder}: cannot be written: {error.strerror}") from error
 
@@ -187,7 +129,7 @@ class DockerActuator:
         timer = asyncio.get_running_loop().call_later(grace_seconds, stopping.grace_over.set)
         try:
             async with stopping.lock:
-                return await self._stop(kept, stopping.grace_over)
+                return await self._patiently(lambda: self._stop(kept, stopping.grace_over))
         finally:
             timer.cancel()
 
@@ -196,6 +138,17 @@ class DockerActuator:
         engines, self._engines = self._engines, {}
         for engine in engines.values():
             await engine.close()
+
+    async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do it, again and again while the engine is away: both acts may be repeated at any point of theirs."""
+        deadline = time.monotonic() + self._away_seconds
+        while True:
+            try:
+                return await act()
+            except EngineError as error:
+                if not error.away or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _start(self, launch: Launch, folder: Path) -> Contained:
         try:
@@ -224,6 +177,8 @@ class DockerActuator:
             try:
                 inspected = await self._created(engine, kept, launch, docker)
             except EngineError as error:
+                if error.away:
+                    raise
                 await self._never_started(engine, kept)
                 raise _not_started(launch, _remedy(error, docker)) from error
         # 3. start it, unless it was
@@ -232,6 +187,8 @@ class DockerActuator:
                 await self._check_command(engine, kept.name, inspected, launch, docker)
                 await engine.start(kept.name)
             except ActuatorError as error:
+                if isinstance(error, EngineError) and error.away:
+                    raise
                 await self._never_started(engine, kept)
                 raise _not_started(launch, str(error)) from error
         return await self._known(kept, inspected["Id"])
@@ -276,7 +233,7 @@ class DockerActuator:
         if inspected is not None:
             with contextlib.suppress(EngineError):
                 await engine.remove(kept.name)
-        await asyncio.to_thread((kept.folder / DOCKER_FILE).unlink, missing_ok=True)
+        await asyncio.to_thread(kept.forget)
 
     async def _inspect(self, kept: Contained) -> dict[str, Any] | None:
         """The attempt's own container, by name: that is how the socket proxy knows what is ours."""
@@ -333,7 +290,7 @@ class DockerActuator:
         ended = Exit(code=int(state["ExitCode"]), oom_kills=int(bool(state.get("OOMKilled"))))
         try:
             output = await self._engine(kept).output(kept.name)
-            await asyncio.to_thread(_keep, kept, ended, output, _moment(state.get("FinishedAt")))
+            await asyncio.to_thread(keep, kept, ended, output, at=moment(state.get("FinishedAt")))
         except (EngineError, OSError) as error:  # the engine still has both
             log.warning("%s: output and exit status are not kept (%s)", kept.folder, error)
         return ended
@@ -345,21 +302,6 @@ class DockerActuator:
 
     def _engine_at(self, endpoint: str) -> EngineApi:
         return self._engines.setdefault(endpoint, EngineApi(endpoint))
-
-
-def _keep(kept: Contained, ended: Exit, output: bytes, at: float) -> None:
-    if kept.output:
-        write_atomically(Path(kept.output), output, durable=False)
-    value = {"code": ended.code, "signal": ended.signal, "oom_kills": ended.oom_kills, "error": ended.error}
-    write_json(kept.folder / EXIT_FILE, {**value, "at": at})
-
-
-def _moment(finished: Any) -> float:
-    """Unix seconds of the engine's RFC 3339 text; now, where it is none."""
-    try:
-        return datetime.fromisoformat(finished).timestamp()
-    except (TypeError, ValueError):
-        return time.time()
 
 
 async def _within(awaited: Awaitable[None], end: Awaitable[object]) -> bool:

@@ -34,6 +34,11 @@ class EngineError(ActuatorError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def away(self) -> bool:
+        """Nobody answered, or a proxy in place of the engine: it may be back in a moment."""
+        return self.status in (0, 502, 503, 504)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
