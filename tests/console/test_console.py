@@ -14,6 +14,7 @@ import pytest
 from breaker.doubles import trip, write_snapshot
 from fusewire_webhook.deadman import WatchStatus
 from fusewire_webhook.events import Command
+from fusewire_webhook.postmortem import postmortem_path
 
 from .browser import PHONE, Page
 from .conftest import OpenPage
@@ -345,6 +346,7 @@ async def test_the_signal_around_a_trip(tmp_path: Path, open_page: OpenPage) -> 
         await page.shows("values that are not finite", within="figcaption")
         assert await page.value("document.querySelector('text.odd').textContent") == "NaN"
         assert served.prometheus.asked == [f'max by (attempt) (rl_approx_kl{{run="{RUN}"}})']
+        await page.shows("attempt 0", within=".legend")
         await page.value(
             """(() => {
               const select = document.querySelector("figure select");
@@ -353,6 +355,28 @@ async def test_the_signal_around_a_trip(tmp_path: Path, open_page: OpenPage) -> 
             })()"""
         )
         await page.shows("Loss of the critic", within="figcaption")
+
+
+async def test_postmortems_are_linked(tmp_path: Path, open_page: OpenPage) -> None:
+    """A postmortem that is written while the page lies there gets a link that opens it."""
+    async with site(tmp_path, RUN, token=TOKEN) as served:
+        page = await open_page(served, f"/#/run/{RUN}")
+        await sign_in(page)
+        await page.shows("guarded from now on")
+        report = postmortem_path(served.runs_dir / RUN, 0)
+        report.parent.mkdir()
+        report.write_text("<!doctype html><title>x</title><p>what happened to attempt 0")
+        await page.click("attempt 0", within=".postmortems")
+        await page.shows("what happened to attempt 0")
+
+
+async def test_a_run_that_is_not_guarded(tmp_path: Path, open_page: OpenPage) -> None:
+    """An old link says so, and a broken one leads to the list."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served, "/#/run/acrobot")
+        await page.shows("No run of the name acrobot is guarded here.")
+        page = await open_page(served, "/#/run/%E0%A4%A")
+        await page.shows(RUN, within="tbody")
 
 
 async def test_the_snapshot_ladder(tmp_path: Path, open_page: OpenPage) -> None:

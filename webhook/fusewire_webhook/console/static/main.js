@@ -22,12 +22,12 @@ const stream = new Stream({
     if (name === "overview") store.takeOverview(data);
     else if (name === "run") store.take(data.view);
   },
-  state(state) {
+  state(state, why) {
     store.setLive(state === "live");
     connection.dataset.state = state;
     const words = {
       live: "live",
-      lost: lastNews ? `connection lost, state of ${clock(lastNews)}` : "the webhook does not answer",
+      lost: lastNews ? `connection lost, state of ${clock(lastNews)}` : why || "the webhook does not answer",
       away: "resting while the tab is hidden",
     };
     setText(connection, words[state]);
@@ -36,11 +36,21 @@ const stream = new Stream({
   signedOut: () => askForToken("Your session has ended. Sign in again; what you typed is still there."),
 });
 
+/** The run that the address names; null: all runs. */
+function named() {
+  const match = /^#\/run\/(.+)$/.exec(location.hash);
+  try {
+    return match && decodeURIComponent(match[1]);
+  } catch {
+    return null;
+  }
+}
+
 function route() {
-  const match = /^#\/run\/([^?]+)$/.exec(location.hash);
+  const run = named();
   view?.leave();
   main.replaceChildren();
-  view = match ? runPage(main, decodeURIComponent(match[1])) : fleet(main);
+  view = run === null ? fleet(main) : runPage(main, run);
   view.update(new Set(store.runs.keys()));
 }
 
@@ -106,4 +116,12 @@ whenSignedIn((open) => {
 });
 
 route();
-begin().catch((error) => setText(connection, error.message));
+
+function start() {
+  begin().catch((error) => {
+    setText(connection, error.message);
+    setTimeout(start, 2_000);
+  });
+}
+
+start();

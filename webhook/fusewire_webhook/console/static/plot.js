@@ -6,7 +6,8 @@ import { axis, linear, ticks } from "./scale.js";
 import { clock, number, span } from "./words.js";
 
 const HEIGHT = 220;
-const EDGE = { left: 58, right: 12, top: 34, bottom: 26 };
+const EDGE = { left: 58, right: 12, top: 22, bottom: 26 };
+const RELOAD_MS = 5_000;
 const SPANS = [30, 120, 600, 3600];
 
 const finite = (points) => points.filter(([, value]) => typeof value === "number");
@@ -72,7 +73,7 @@ function draw(data, moment, caption, width) {
   }
   const at = x.at(moment);
   picture.append(
-    svg("line", { class: "moment", x1: at, x2: at, y1: EDGE.top - 18, y2: bottom }),
+    svg("line", { class: "moment", x1: at, x2: at, y1: EDGE.top - 6, y2: bottom }),
     svg("text", { class: "axis middle strong", x: at, y: 11 }, "trip"));
   data.series.forEach((one, index) => {
     for (const piece of pieces(one.points, data.step)) {
@@ -87,12 +88,15 @@ function draw(data, moment, caption, width) {
         svg("line", { class: "odd", x1: from - 1, x2: to + 1, y1: EDGE.top + 3, y2: EDGE.top + 3 }),
         svg("text", { class: "odd middle", x: Math.min((from + to) / 2, right - 16), y: EDGE.top + 18 }, gap.value));
     }
-    const first = one.points[0];
-    if (first) {
-      picture.append(svg("text", { class: `axis attempt line-${index % 3}`, x: Math.min(x.at(first[0]) + 3, right - 64), y: EDGE.top - 8 }, `attempt ${one.attempt}`));
-    }
   });
   return picture;
+}
+
+/** Which line is which attempt. */
+function legend(series) {
+  return h("ul", { class: "legend" }, series.map((one, index) => h("li", {},
+    svg("svg", { width: 28, height: 8, "aria-hidden": "true" }, svg("line", { class: `line line-${index % 3}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
+    ` attempt ${one.attempt}`)));
 }
 
 /**
@@ -112,10 +116,18 @@ export function figure(run, moment, { choices, suggested }) {
     place, words);
   let data = null;
   let asked = 0;
+  let later;
+
+  /** What comes after a fresh trip is drawn as it comes, for as long as the plot can be seen. */
+  function again() {
+    clearTimeout(later);
+    if (data === null || data.end < Date.now() / 1000) return;
+    later = setTimeout(() => (element.isConnected && (place.clientWidth && !document.hidden ? load() : again())), RELOAD_MS);
+  }
 
   function redraw() {
     if (data === null || !place.clientWidth) return;
-    place.replaceChildren(draw(data, moment, words.textContent, place.clientWidth));
+    place.replaceChildren(draw(data, moment, words.textContent, place.clientWidth), legend(data.series));
   }
 
   async function load() {
@@ -128,6 +140,7 @@ export function figure(run, moment, { choices, suggested }) {
       data = answer;
       setText(words, `${data.help} Around ${clock(moment)}: ${summary(data, moment)}`);
       redraw();
+      again();
     } catch (error) {
       if (mine !== asked) return;
       data = null;

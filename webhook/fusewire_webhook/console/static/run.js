@@ -78,8 +78,9 @@ export function runPage(root, run) {
       state.dataset.key = key;
       state.replaceChildren(badge(view.state), ...tags.map((tag) => h("span", { class: "tag" }, tag)), h("span", { class: "meaning" }, meaning(view)));
     }
-    setText(decision, view.decision);
-    setText(reason, view.state === "locked" && view.reason !== view.decision ? view.reason : "");
+    const locked = view.state === "locked" ? view.reason : "";
+    setText(decision, locked && view.decision.includes(locked) ? "" : view.decision);
+    setText(reason, locked);
     setText(progress, now(view));
     setText(held, view.held_trip ? `Held by the pause: ${view.held_trip}` : "");
     const lines = view.pauses.map((pause) => `Paused by ${pause.who} (${pause.source}): ${pause.why}`);

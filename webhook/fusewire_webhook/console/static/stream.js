@@ -6,7 +6,7 @@ const HIDDEN_MS = 60_000; // a browser has six connections to a host: hidden tab
 const FIRST_RETRY_MS = 250;
 const LONGEST_RETRY_MS = 5_000;
 
-/** Follows /api/events: on.event(name, data), on.state("live" | "lost" | "away"), on.signedOut(). */
+/** Follows /api/events: on.event(name, data), on.state("live" | "lost" | "away", why), on.signedOut(). */
 export class Stream {
   constructor(on) {
     this.on = on;
@@ -43,6 +43,7 @@ export class Stream {
 
   async #follow() {
     const abort = (this.abort = new AbortController());
+    let why = "";
     let silence = setTimeout(() => abort.abort(), SILENCE_MS);
     try {
       const response = await fetch("/api/events", { credentials: "same-origin", cache: "no-store", signal: abort.signal });
@@ -51,7 +52,8 @@ export class Stream {
         this.on.signedOut();
         return;
       }
-      if (!response.ok) throw new Error(`status ${response.status}`);
+      if (!response.ok) why = (await response.text()).trim();
+      if (!response.ok) return;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
@@ -68,7 +70,7 @@ export class Stream {
     } finally {
       clearTimeout(silence);
       if (this.wanted && this.abort === abort) {
-        this.on.state("lost");
+        this.on.state("lost", why);
         this.later = setTimeout(() => this.#follow(), this.retry);
         this.retry = Math.min(2 * this.retry, LONGEST_RETRY_MS);
       }

@@ -77,13 +77,17 @@ class Item {
 
   #plot(entry, { run, catalogue, first }) {
     const holder = h("details", { class: "trip-plot" }, h("summary", {}, "signal around it"));
-    let shown = false;
+    let plot = null;
     holder.addEventListener("toggle", async () => {
-      if (!holder.open || shown) return;
-      shown = true;
+      if (!holder.open) return;
+      if (plot !== null) {
+        plot.load();
+        return;
+      }
       const { signals, alerts } = await catalogue();
       const suggested = [entry.labels?.signal, ...(alerts[entry.alertname] ?? []), "episode_return"].filter(Boolean);
-      const plot = figure(run, entry.at, { choices: signals, suggested });
+      if (plot !== null) return;
+      plot = figure(run, entry.at, { choices: signals, suggested });
       holder.append(plot.element);
       plot.load();
     });
