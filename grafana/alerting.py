@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
 
+from grafana.frame import (
+    Links,
+    frame,
+    run_variable,
+)
 from grafana.panels import (
     BAD,
     GOOD,
     WARNING,
     AnyPanel,
     Column,
-    Links,
     bars,
-    frame,
     graph,
     link,
     looks,
     number,
     query,
     rows,
-    run_variable,
     steps,
     total,
     unlabelled,

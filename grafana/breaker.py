@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
+from grafana.frame import (
+    CONSOLE_LINK,
+    RUN_LINK,
+    Links,
+    frame,
+    run_annotations,
+    run_variable,
+)
 from grafana.panels import (
     BAD,
-    CONSOLE_LINK,
     GOOD,
-    RUN_LINK,
     STATE_MAP,
     STATES_NOTE,
     WIDTH,
     AnyPanel,
     Column,
-    Links,
     bars,
-    frame,
     graph,
     link,
     number,
     query,
     rows,
-    run_annotations,
-    run_variable,
     steps,
     timeline,
     total,

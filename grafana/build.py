@@ -16,7 +16,7 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from grafana import alerting, breaker, fleet, gpu, run
-from grafana.panels import Links
+from grafana.frame import Links
 
 FOLDER = Path(__file__).with_name("dashboards")
 DASHBOARDS = {

@@ -5,29 +5,31 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from grafana import queries
+from grafana.frame import (
+    CONSOLE_LINK,
+    RUN_LINK,
+    Links,
+    annotation,
+    frame,
+    run_variable,
+    text_variable,
+)
 from grafana.panels import (
     BAD,
-    CONSOLE_LINK,
     GOOD,
-    RUN_LINK,
     STATE_MAP,
     STATES_NOTE,
     WARNING,
     WIDTH,
     AnyPanel,
     Column,
-    Links,
-    annotation,
     bars,
-    frame,
     graph,
     link,
     number,
     query,
     rows,
-    run_variable,
     steps,
-    text_variable,
     timeline,
     total,
 )

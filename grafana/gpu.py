@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
 
+from grafana.frame import (
+    Links,
+    attempt_variable,
+    frame,
+    run_annotations,
+    run_variable,
+)
 from grafana.panels import (
     BAD,
     GOOD,
     WARNING,
     AnyPanel,
-    Links,
-    attempt_variable,
     bars,
-    frame,
     graph,
     looks,
     number,
     query,
-    run_annotations,
-    run_variable,
     steps,
     total,
 )

@@ -5,6 +5,13 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard, QueryVariable, Row
 from grafana_foundation_sdk.models.dashboard import VariableHide, VariableOption, VariableRefresh
 
+from grafana.frame import (
+    Links,
+    attempt_variable,
+    frame,
+    run_annotations,
+    run_variable,
+)
 from grafana.panels import (
     BAD,
     DATASOURCE,
@@ -15,16 +22,11 @@ from grafana.panels import (
     WARNING,
     WIDTH,
     AnyPanel,
-    Links,
-    attempt_variable,
-    frame,
     graph,
     logarithmic,
     looks,
     number,
     query,
-    run_annotations,
-    run_variable,
     steps,
     timeline,
     unlabelled,

@@ -99,19 +99,22 @@ def http(url: str) -> Ask:
     return ask
 
 
-def verify(dashboards: Path, url: str, *, minutes: float = 5.0, now: float | None = None) -> list[Answer]:
+def verify(
+    dashboards: Path, url: str, *, minutes: float = 5.0, now: float | None = None, ask: Ask | None = None
+) -> list[Answer]:
     """The answer of every query of every dashboard.
 
     Args:
         dashboards: folder of Grafana's JSON.
         url: of a Prometheus.
+        ask: asks it; None: over HTTP.
         minutes: length of the time range shown.
         now: its end, in Unix seconds; None: this moment.
 
     Raises:
         VerifyError: Prometheus does not answer.
     """
-    board = _Board(http(url), seconds=minutes * 60, now=time.time() if now is None else now)
+    board = _Board(ask or http(url), seconds=minutes * 60, now=time.time() if now is None else now)
     return [answer for path in sorted(dashboards.glob("*.json")) for answer in board.answers(path)]
 
 
