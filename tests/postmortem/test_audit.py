@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.postmortem.audit import (
+from fusewire_webhook.postmortem.audit import Finding, ReplayFindings, RunData, Start
+from fusewire_webhook.postmortem.checks import (
     CHECKS,
-    Finding,
-    ReplayFindings,
-    RunData,
-    Start,
     advantage_normalisation,
     audit,
     gradient_clipping,

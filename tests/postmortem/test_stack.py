@@ -18,7 +18,8 @@ from fusewire_webhook.journal import Entry
 from fusewire_webhook.policy import Policy
 from fusewire_webhook.postmortem.asking import observe
 from fusewire_webhook.postmortem.plots import chosen, draw
-from fusewire_webhook.postmortem.story import Story, tell
+from fusewire_webhook.postmortem.story import Story
+from fusewire_webhook.postmortem.telling import tell
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.stack import start_stack
 

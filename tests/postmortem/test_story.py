@@ -7,7 +7,7 @@ import pytest
 from fusewire_webhook import events as ev
 from fusewire_webhook.errors import CommandError
 from fusewire_webhook.postmortem.costs import cost_of
-from fusewire_webhook.postmortem.story import MOST_LINES, tell
+from fusewire_webhook.postmortem.telling import MOST_LINES, tell
 
 from .recorded import RUN, S20, S30, START, TRIP, alert, declared, entries, locked, recovered, started, until_trip
 
@@ -31,6 +31,7 @@ def test_lock_is_told_with_its_reason() -> None:
     """With the budget used the outcome is the lock, and there is no next attempt."""
     story = tell(RUN, entries(locked()))
     assert (story.outcome, story.next) == ("locked", None)
+    assert (story.cause, story.by_alert) == ("KLSpike on attempt 0 at step 33", True)
     assert "divergence 1 of one incident, of 1 allowed" in story.lock_reason
 
 
@@ -99,3 +100,38 @@ def test_cost_from_scratch_is_the_whole_attempt() -> None:
     events += [ev.RolledBack(at=TRIP + 1.1, target=None), started(1, at=TRIP + 2)]
     cost = cost_of(tell(RUN, entries(events)))
     assert (cost.steps, cost.discarded_seconds, cost.gpu_hours) == (34, pytest.approx(40), None)
+
+
+def test_alert_belongs_to_its_attempt_whenever_it_comes() -> None:
+    """An alert that comes after the restart, or before the start is journaled, is evidence of its attempt."""
+    late = alert("EntropyCollapse", at=TRIP + 5)
+    early = alert("GradNormExplosion", attempt=1, at=TRIP + 1.5)
+    events = [*recovered()[:9], early, *recovered()[9:], late]
+    assert [told.alertname for told in tell(RUN, entries(events), 0).alerts] == ["KLSpike", "EntropyCollapse"]
+    following = tell(RUN, entries(events), 1)
+    assert [told.alertname for told in following.alerts] == ["GradNormExplosion"]
+    assert following.by_alert
+
+
+def test_alert_that_tripped_stands_first() -> None:
+    """An alert that was held by a pause comes before; the one that tripped leads, and gives the moment."""
+    pause = ev.Command(at=START + 1, verb="pause", who="ada", why="looking")
+    go_on = ev.Command(at=START + 3, verb="resume", who="ada", why="done")
+    held = alert("ValueLossExplosion", at=START + 2, starts_at="2026-11-30T11:40:48Z")
+    events = recovered()
+    story = tell(RUN, entries([*events[:3], pause, held, go_on, *events[3:]]))
+    assert [told.alertname for told in story.alerts] == ["KLSpike", "ValueLossExplosion"]
+    assert story.alert_at == TRIP
+
+
+def test_trainer_that_ended_by_itself_tripped_when_it_ended() -> None:
+    """The settle period is standstill: the cost counts from the exit, not from its explanation."""
+    gone = ev.ProcessExited(at=TRIP, attempt=0, exit_code=1)
+    why = ev.ExitClassified(at=TRIP + 6, attempt=0, failure_class="divergence", evidence=("value_loss was NaN",))
+    confirmed = ev.StopConfirmed(at=TRIP + 1, attempt=0, gpu="none", step=34)
+    rolled = ev.RolledBack(at=TRIP + 7, target=S20, step=20, attempt=0, quarantined=(S30,))
+    restart = started(1, at=TRIP + 8, resume_from=S20, lr_scale=0.5)
+    story = tell(RUN, entries([*until_trip()[:-1], gone, confirmed, why, rolled, restart]))
+    assert (story.tripped_at, story.failure_class, story.alert_at) == (TRIP, "divergence", None)
+    assert "value_loss was NaN" in story.cause
+    assert cost_of(story).down_seconds == pytest.approx(8)

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fusewire_webhook.postmortem import plots, postmortem_path, postmortem_url
 from fusewire_webhook.postmortem.audit import ReplayFindings
 from fusewire_webhook.postmortem.build import own_ids, read_kept, write_postmortem
 from fusewire_webhook.postmortem.folder import LOG_BYTES, LOG_LINES
-from fusewire_webhook.postmortem.observed import Observed
+from fusewire_webhook.postmortem.observed import Observed, Threshold
 
 from .recorded import QUERY, RUN, S20, S30, TRIP, keep, locked, observed, recovered, write_journal, write_run
 
@@ -248,6 +249,16 @@ def test_text_alone_imports_no_matplotlib() -> None:
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_words_in_the_picture_are_words(runs: Path) -> None:
+    """An alert name with markup or mathematics in it is text in the picture."""
+    name = '</text><script>alert(1)</script> $x^2$ "'
+    bound = Threshold(signal="approx_kl", op=">", value=3.0, alert=name)
+    picture = plots.draw(replace(observed(), thresholds=(bound,)), 0)
+    assert picture is not None
+    assert "<script" not in picture
+    assert "$x^2$" in picture
 
 
 def test_picture_of_nothing_is_none() -> None:

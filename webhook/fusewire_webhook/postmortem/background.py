@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -151,10 +152,11 @@ class PostmortemWriter:
 
 async def run_child(task: Task, *, seconds: float = CHILD_SECONDS) -> tuple[int, str]:
     """One task in a process of its own; it does not outlive ``seconds``, nor this call."""
+    cache = str(RunsFolder(Path(task["runs_dir"])).state / "matplotlib")
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fusewire_webhook.postmortem",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        cwd=Path("/"), start_new_session=True,
+        cwd=Path("/"), start_new_session=True, env={"MPLCONFIGDIR": cache, **os.environ},
     )  # fmt: skip
     try:
         _, said = await asyncio.wait_for(child.communicate(json.dumps(task).encode()), seconds)

@@ -19,12 +19,14 @@ from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.journal import Journal
 from fusewire_webhook.postmortem import html, markdown, plots, postmortem_path
 from fusewire_webhook.postmortem.asking import observe
-from fusewire_webhook.postmortem.audit import ReplayAudit, ReplayFindings, RunData, Start, audit
+from fusewire_webhook.postmortem.audit import ReplayAudit, ReplayFindings, RunData, Start
+from fusewire_webhook.postmortem.checks import audit
 from fusewire_webhook.postmortem.costs import cost_of
 from fusewire_webhook.postmortem.folder import Files, look
 from fusewire_webhook.postmortem.observed import Observed, Traces
 from fusewire_webhook.postmortem.report import Facts, report
-from fusewire_webhook.postmortem.story import Attempt, Story, tell
+from fusewire_webhook.postmortem.story import Attempt, Story
+from fusewire_webhook.postmortem.telling import tell
 from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.runs_folder import RunsFolder
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusewire.snapshots.layout import parse_name
-from fusewire_webhook.events import AlertReported, StopConfirmed, StopUnconfirmed
+from fusewire_webhook.events import AlertReported
 from fusewire_webhook.postmortem import plots
 from fusewire_webhook.postmortem.audit import Finding
 from fusewire_webhook.postmortem.costs import Cost, span
@@ -31,6 +30,7 @@ from fusewire_webhook.postmortem.document import (
 from fusewire_webhook.postmortem.folder import Files
 from fusewire_webhook.postmortem.observed import Observed
 from fusewire_webhook.postmortem.story import Attempt, Known, Story, unix
+from fusewire_webhook.postmortem.summary import moment, state, what_happened
 from fusewire_webhook.postmortem.traces import Trace
 
 MOST_SNAPSHOTS, MOST_ATTEMPTS, MOST_SIGNALS = 40, 40, 24
@@ -57,13 +57,12 @@ class Facts:
 def report(facts: Facts) -> Document:
     """The document."""
     story = facts.story
-    words, tone = _state(story)
     return Document(
         title=f"Postmortem: {story.run}, attempt {story.attempt.number}",
-        badge=Badge(text=words, tone=tone),
+        badge=state(story),
         subtitle=f"tripped {moment(story.tripped_at)} · written {moment(facts.written_at)}",
         sections=(
-            Section(title="What happened", blocks=(Paragraph(text=what_happened(facts), lead=True),)),
+            Section(title="What happened", blocks=(Paragraph(text=what_happened(story, facts.cost), lead=True),)),
             Section(title="Evidence", blocks=tuple(_evidence(facts))),
             Section(title="Decisions", blocks=tuple(_decisions(story))),
             Section(title="Lineage", blocks=tuple(_lineage(story))),
@@ -73,145 +72,6 @@ def report(facts: Facts) -> Document:
             Section(title="Log tail", blocks=tuple(_log(facts))),
         ),
     )
-
-
-def what_happened(facts: Facts) -> str:
-    """One paragraph: what tripped, what was done, is the GPU free, what it cost, what to do next."""
-    parts = (_tripped(facts.story), _done(facts.story), _gpu(facts.story), _price(facts.cost), _next(facts.story))
-    return " ".join(part for part in parts if part)
-
-
-def moment(at: float) -> str:
-    """Unix seconds as date and time in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
-
-
-# What happened --------------------------------------------------------------------------------------------
-
-
-def _state(story: Story) -> tuple[str, Tone]:
-    match story.outcome:
-        case "locked" if story.next is not None:
-            return f"was LOCKED, then reset: attempt {story.next.number}", "unclear"
-        case "locked":
-            return "LOCKED: a person is needed", "bad"
-        case "restarted":
-            return f"restarted as attempt {story.next.number if story.next else '?'}", "good"
-        case "observed":
-            return "observed only: nothing was done", "unclear"
-        case _:
-            return "being handled", "unclear"
-
-
-def _tripped(story: Story) -> str:
-    kind = "diverged" if story.failure_class == "divergence" else "failed (infrastructure)"
-    if story.outcome == "observed":
-        kind = "tripped"
-    text = f"At {moment(story.tripped_at)} attempt {story.attempt.number} of {story.run} {kind}: {story.cause}."
-    summary = story.alerts[0].summary if story.alerts else ""
-    if summary:
-        text += f" The alert says: {summary}."
-    if story.monitoring:
-        text += f" The watch itself was degraded then ({'; '.join(story.monitoring)})."
-    return text
-
-
-def _done(story: Story) -> str:
-    if story.outcome == "observed":
-        return "The run is only observed, so it was not touched."
-    done = []
-    match story.stop:
-        case StopConfirmed():
-            killed = f" ({story.stop.killed} processes needed SIGKILL)" if story.stop.killed else ""
-            done.append(f"the trainer was stopped within {span(story.stop.seconds)}{killed}")
-        case StopUnconfirmed():
-            done.append(f"the trainer could NOT be stopped: {story.stop.reason}")
-        case None if story.exit is not None:
-            done.append("the trainer had ended by itself")
-    if story.rolled_back is not None:
-        aside = len(story.rolled_back.quarantined)
-        target = story.rolled_back.target or "scratch"
-        if story.failure_class == "divergence":
-            done.append(f"training was rolled back to {target}")
-        if aside:
-            done.append(f"{aside} newer {'snapshot was' if aside == 1 else 'snapshots were'} put in quarantine")
-    if story.purge is not None:
-        done.append(f"the purge command ended with code {story.purge.exit_code}")
-    if story.outcome == "locked":
-        done.append(f"the run was LOCKED ({story.lock_reason})")
-    if story.next is not None:
-        origin, again = story.next.resume_from or "scratch", ", after a reset," if story.outcome == "locked" else ""
-        scale = f"learning-rate scale {story.next.lr_scale:g}"
-        done.append(f"attempt {story.next.number} was{again} started from {origin} with {scale}")
-    return f"{_sentence(done)}" if done else "Nothing has been done yet."
-
-
-def _gpu(story: Story) -> str:
-    if story.outcome == "observed":
-        return ""
-    match story.stop:
-        case StopUnconfirmed():
-            return "Its GPU memory may still be held: do not start anything on that GPU."
-        case StopConfirmed(gpu="released"):
-            free = "The failed attempt's GPU memory was seen released"
-        case StopConfirmed(gpu="none"):
-            free = "The failed attempt held no GPU"
-        case StopConfirmed():
-            free = "Every process of the failed attempt is gone; GPU memory could not be asked for (no NVML)"
-        case _:
-            return "Whether its GPU is free is not confirmed yet."
-    if story.next is not None:
-        return f"{free}; attempt {story.next.number} has taken its place."
-    return f"{free}; nothing of this run is left on the machine."
-
-
-def _price(cost: Cost) -> str:
-    parts = []
-    if cost.steps is not None:
-        parts.append(f"{cost.steps:,} steps to be trained again")
-    if cost.discarded_seconds is not None:
-        parts.append(f"{span(cost.discarded_seconds)} of training thrown away")
-    if cost.down_seconds is not None:
-        parts.append(f"{span(cost.down_seconds)} of standstill")
-    if cost.gpu_hours is not None:
-        parts.append(f"{cost.gpu_hours:.2f} GPU hours")
-    return f"It cost {', '.join(parts)}." if parts else ""
-
-
-def _next(story: Story) -> str:
-    match story.outcome:
-        case "locked":
-            todo = _after_lock(story)
-        case "restarted" if story.failure_class == "divergence":
-            left = story.divergences_allowed - story.divergences
-            more = f"{left} more and" if left > 0 else "the next one means that"
-            todo = (
-                f"nothing tonight. This was divergence {story.divergences} of {story.divergences_allowed} in this "
-                f"incident; {more} the run is locked and you are paged. In the morning read what the audit calls "
-                "suspicious."
-            )
-        case "restarted":
-            todo = "nothing tonight; if it happens again, look at the log tail and at the host."
-        case "observed":
-            todo = f'decide whether to stop it yourself: fusewire trip {story.run} --why "…".'
-        case _:
-            todo = f"wait for the restart; fusewire status {story.run} shows where it stands."
-    return f"What to do next: {todo}"
-
-
-def _after_lock(story: Story) -> str:
-    if story.next is not None:
-        return "nothing; a person has looked at it and reset the run."
-    host = "look at the host first, " if isinstance(story.stop, StopUnconfirmed) else ""
-    return (
-        f"{host}read the evidence and the audit below, remove the cause, then run "
-        f'fusewire reset {story.run} --why "…". Until then nothing is started.'
-    )
-
-
-def _sentence(parts: Sequence[str]) -> str:
-    text = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
-    return f"{text[0].upper()}{text[1:]}."
 
 
 # Evidence -------------------------------------------------------------------------------------------------
@@ -433,9 +293,9 @@ def _audit(findings: Sequence[Finding]) -> Iterator[Block]:
 
 
 def _log(facts: Facts) -> Iterator[Block]:
-    number = facts.story.attempt.number
+    attempt = facts.story.attempt.number
     if not facts.files.log:
-        yield Paragraph(text=f"Attempt {number} has left no output.")
+        yield Paragraph(text=f"Attempt {attempt} has left no output.")
         return
     part = "The last lines of the trainer's output" if facts.files.log_omitted else "The trainer's output"
-    yield Code(text=facts.files.log, caption=f"{part} (attempts/{number:03d}/output.log):")
+    yield Code(text=facts.files.log, caption=f"{part} (attempts/{attempt:03d}/output.log):")

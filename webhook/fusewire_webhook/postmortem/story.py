@@ -1,24 +1,15 @@
-"""What the journal tells of one failed attempt. Pure: entries in, a :class:`Story` out."""
+"""What there is to tell of one failed attempt (``telling.py`` reads it out of the journal)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from fusewire.snapshots.layout import parse_name
 from fusewire_webhook import events as ev
-from fusewire_webhook.breaker import step as fold_one
-from fusewire_webhook.errors import CommandError
-from fusewire_webhook.journal import Entry
-from fusewire_webhook.state import RunState
-from fusewire_webhook.words import QUIET, describe, verdict
 
 Outcome = Literal["restarted", "locked", "observed", "under_way"]
-
-MOST_LINES = 80
-"""Journal lines of a postmortem; what lies between the first and the last ones is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +63,15 @@ class Story:
     run: str
     attempt: Attempt
     tripped_at: float
-    """Webhook's clock."""
+    """Webhook's clock; where the process had ended by itself, that moment."""
     cause: str
     failure_class: str
     outcome: Outcome
-    phase: str
-    """State of the breaker at the end of what is told."""
     lock_reason: str = ""
     alerts: tuple[ev.AlertReported, ...] = ()
-    """Trip alerts of the attempt, one for each name, the first one first."""
+    """Trip alerts of the attempt, one for each name, the one that tripped it first."""
+    by_alert: bool = False
+    """The first one is what tripped it."""
     exit: ev.ProcessExited | None = None
     stop: ev.StopConfirmed | ev.StopUnconfirmed | None = None
     rolled_back: ev.RolledBack | None = None
@@ -98,209 +89,8 @@ class Story:
 
     @property
     def alert_at(self) -> float | None:
-        """When the first alert says it began, on Prometheus' clock."""
-        return unix(self.alerts[0].starts_at) if self.alerts else None
-
-
-@dataclass(kw_only=True)
-class _Telling:
-    """One attempt while the journal is read."""
-
-    attempt: Attempt
-    index: int
-    trip: int | None = None
-    cause: str = ""
-    failure_class: str = ""
-    alerts: dict[str, ev.AlertReported] = field(default_factory=dict)
-    exit: ev.ProcessExited | None = None
-    stop: ev.StopConfirmed | ev.StopUnconfirmed | None = None
-    rolled_back: ev.RolledBack | None = None
-    purge: ev.PurgeFinished | None = None
-    divergences: int = 0
-    monitoring: tuple[str, ...] = ()
-    phase: str = ""
-    lock_reason: str = ""
-    observed: bool = False
-
-
-def tell(run: str, entries: Sequence[Entry], attempt: int | None = None) -> Story:
-    """The story of an attempt that tripped; without ``attempt``, of the last one that did.
-
-    Raises:
-        CommandError: nothing tripped, or not this attempt; the message names those that did.
-    """
-    reader = _Reader()
-    for index, entry in enumerate(entries):
-        reader.read(index, entry)
-    failed = [number for number, told in reader.told.items() if told.trip is not None]
-    if not failed:
-        raise CommandError(f"no attempt of {run} has tripped: there is nothing to write a postmortem about")
-    chosen = failed[-1] if attempt is None else attempt
-    if chosen not in failed:
-        these = ", ".join(str(number) for number in failed)
-        raise CommandError(f"attempt {chosen} of {run} has not tripped; these have: {these}")
-    return _story(run, entries, reader, chosen)
-
-
-class _Reader:
-    """Folds the journal and keeps what each attempt's story needs."""
-
-    def __init__(self) -> None:
-        self.state = RunState()
-        self.told: dict[int, _Telling] = {}
-        self.snapshots: dict[str, Known] = {}
-        self.decisions: dict[int, str] = {}
-        self._degraded: tuple[str, ...] = ()
-
-    def read(self, index: int, entry: Entry) -> None:
-        before, event = self.state, entry.event
-        self.state = after = fold_one(before, event)
-        if after.decision != before.decision:
-            self.decisions[index] = verdict(after.phase, after.decision)
-        self._snapshots(event)
-        if isinstance(event, ev.MonitoringChanged):
-            self._degraded = event.reasons if event.degraded else ()
-        if isinstance(event, ev.AttemptStarted):
-            self._started(index, event)
-        told = self.told.get(before.attempt) or self.told.get(after.attempt)
-        if told is None and after.lockouts > before.lockouts:
-            told = self._never_started(index, event, after)
-        if told is not None:
-            self._attempt(told, index, event, before, after)
-
-    def _started(self, index: int, event: ev.AttemptStarted) -> None:
-        attempt = Attempt(
-            number=event.attempt,
-            started_at=event.at,
-            resume_from=event.resume_from,
-            lr_scale=event.lr_scale,
-            seed=event.seed,
-        )
-        known = self.told.get(event.attempt)
-        self.told[event.attempt] = _Telling(attempt=attempt, index=known.index if known else index)
-
-    def _never_started(self, index: int, event: ev.Event, state: RunState) -> _Telling:
-        attempt = Attempt(
-            number=max(state.attempt, 0),
-            started_at=event.at,
-            resume_from=state.resumed_from,
-            lr_scale=state.lr_scale,
-            seed=state.seed,
-        )
-        return self.told.setdefault(attempt.number, _Telling(attempt=attempt, index=index))
-
-    def _attempt(self, told: _Telling, index: int, event: ev.Event, before: RunState, after: RunState) -> None:
-        number = told.attempt.number
-        if getattr(event, "attempt", None) == number:
-            step = getattr(event, "step", None)
-            known = told.attempt.last_step
-            if step is not None and not isinstance(event, ev.RolledBack):
-                told.attempt = replace(told.attempt, last_step=step if known is None else max(step, known))
-        if before.attempt == number:
-            trips = after.trips_divergence + after.trips_infrastructure
-            tripped = trips > before.trips_divergence + before.trips_infrastructure
-            would = isinstance(event, ev.WouldHaveActed)
-            if told.trip is None and (tripped or would or after.lockouts > before.lockouts):
-                self._tripped(told, index, event, before, after)
-            told.observed |= would
-        if after.attempt == number:
-            told.phase = after.phase
-        if after.lockouts > before.lockouts:
-            told.lock_reason = after.reason
-        self._outcomes(told, event, number)
-
-    def _tripped(self, told: _Telling, index: int, event: ev.Event, before: RunState, after: RunState) -> None:
-        told.trip = index
-        divergence = after.trips_divergence > before.trips_divergence
-        reason = after.procedure.reason if after.procedure is not None else after.reason
-        told.cause = event.words if isinstance(event, ev.WouldHaveActed) else reason
-        told.failure_class = "divergence" if divergence else "infrastructure"
-        told.divergences = after.incident.divergences if after.incident is not None else 0
-        told.monitoring = self._degraded
-        told.attempt = replace(told.attempt, tripped=told.cause)
-
-    def _outcomes(self, told: _Telling, event: ev.Event, number: int) -> None:
-        match event:
-            case ev.AlertReported(action="trip", status="firing", attempt=attempt) if attempt == number:
-                told.alerts.setdefault(event.alertname, event)
-            case ev.ProcessExited(attempt=attempt) if attempt == number:
-                told.exit = event
-                told.attempt = replace(told.attempt, ended_at=event.at, ended=describe(event))
-            case ev.StopConfirmed(attempt=attempt) if attempt == number:
-                told.stop = event
-                if told.attempt.ended_at is None:
-                    told.attempt = replace(told.attempt, ended_at=event.at, ended=describe(event))
-            case ev.StopUnconfirmed(attempt=attempt) if attempt == number:
-                told.stop = event
-            case ev.RolledBack() if told.trip is not None:
-                told.rolled_back = event
-            case ev.PurgeFinished() if told.trip is not None:
-                told.purge = event
-
-    def _snapshots(self, event: ev.Event) -> None:
-        match event:
-            case ev.SnapshotSeen():
-                self.snapshots.setdefault(event.name, Known(name=event.name, seen_at=event.at))
-            case ev.SnapshotPromoted():
-                known = self.snapshots.get(event.name) or Known(name=event.name, seen_at=event.at)
-                self.snapshots[event.name] = replace(known, promoted_at=event.at, promoted_by=event.by)
-            case ev.SnapshotRejected():
-                self._mark((event.name,), "rejected")
-            case ev.SnapshotsRemoved():
-                self._mark(event.names, "removed")
-            case ev.RolledBack():
-                self._mark(event.quarantined, "quarantined")
-
-    def _mark(self, names: Iterable[str], fate: str) -> None:
-        for name in names:
-            known = self.snapshots.get(name) or Known(name=name, seen_at=0.0)
-            self.snapshots[name] = replace(known, fate=fate)
-
-
-def _story(run: str, entries: Sequence[Entry], reader: _Reader, chosen: int) -> Story:
-    told = reader.told[chosen]
-    assert told.trip is not None
-    following = next((other for number, other in sorted(reader.told.items()) if number > chosen), None)
-    last = len(entries) if following is None else following.index + 1
-    lines = [
-        Line(seq=entry.seq, at=entry.event.at, words=describe(entry.event), decided=reader.decisions.get(index, ""))
-        for index, entry in enumerate(entries[:last])
-        if index >= told.index and (index in reader.decisions or not isinstance(entry.event, QUIET))
-    ]
-    omitted = max(0, len(lines) - MOST_LINES)
-    if omitted:
-        lines = [*lines[:10], *lines[10 + omitted :]]
-    return Story(
-        run=run,
-        attempt=told.attempt,
-        tripped_at=entries[told.trip].event.at,
-        cause=told.cause,
-        failure_class=told.failure_class,
-        outcome=_outcome(told, following),
-        phase=told.phase if following is None else reader.state.phase,
-        lock_reason=told.lock_reason,
-        alerts=tuple(told.alerts.values()),
-        exit=told.exit,
-        stop=told.stop,
-        rolled_back=told.rolled_back,
-        purge=told.purge,
-        next=None if following is None else following.attempt,
-        attempts=tuple(other.attempt for other in reader.told.values()),
-        snapshots=tuple(reader.snapshots.values()),
-        lines=tuple(lines),
-        omitted=omitted,
-        divergences=told.divergences,
-        divergences_allowed=reader.state.policy.divergences_per_incident,
-        monitoring=told.monitoring,
-    )
-
-
-def _outcome(told: _Telling, following: _Telling | None) -> Outcome:
-    if told.observed:
-        return "observed"
-    if told.lock_reason:
-        return "locked"
-    return "under_way" if following is None else "restarted"
+        """When the alert that tripped it says it began, on Prometheus' clock; None: it was no alert."""
+        return unix(self.alerts[0].starts_at) if self.by_alert else None
 
 
 def unix(text: str) -> float | None:
