@@ -30,7 +30,7 @@ from grafana.panels import (
     timeline,
     total,
 )
-from grafana.queries import RUNS, STATES, grown, label, new, quantile, state_number
+from grafana.queries import RUNS, STATES, grown, label, new, quantile, worst_state
 
 
 def dashboard(links: Links) -> Dashboard:
@@ -47,7 +47,7 @@ def dashboard(links: Links) -> Dashboard:
     states = timeline(
         "State of the breaker",
         STATES_NOTE,
-        query(state_number(RUNS), "{{run}}"),
+        query(worst_state(RUNS), "{{run}}"),
         names=STATE_MAP,
         size=(WIDTH, 5),
     )

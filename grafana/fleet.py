@@ -129,7 +129,7 @@ def _states() -> AnyPanel:
     return timeline(
         "State of the breakers",
         STATES_NOTE,
-        query(queries.state_number(RUNS), "{{run}}"),
+        query(queries.worst_state(RUNS), "{{run}}"),
         names=STATE_MAP,
         size=(WIDTH, 7),
     )

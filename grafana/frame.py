@@ -32,19 +32,19 @@ class Links:
 def run_variable(*, many: bool) -> builders.QueryVariable:
     """``$run``: the runs that the webhook guards."""
     variable = _label("run", "Run", "label_values(fusewire_run_state, run)")
-    return variable.multi(True).include_all(True).all_value(".+") if many else variable
+    return _all(variable) if many else variable
 
 
 def attempt_variable() -> builders.QueryVariable:
     """``$attempt``: the attempts of the run, the newest first."""
-    return (
-        _label("attempt", "Attempt", f"label_values(rl_updates_total{{{RUN}}}, attempt)")
-        .sort(dashboard.VariableSort.NUMERICAL_DESC)
-        .multi(True)
-        .include_all(True)
-        .all_value(".+")
-        .current(dashboard.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    )
+    variable = _label("attempt", "Attempt", f"label_values(rl_updates_total{{{RUN}}}, attempt)")
+    return _all(variable.sort(dashboard.VariableSort.NUMERICAL_DESC))
+
+
+def _all(variable: builders.QueryVariable) -> builders.QueryVariable:
+    """Several may be chosen; all are at first."""
+    everything = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
+    return variable.multi(True).include_all(True).all_value(".+").current(everything)
 
 
 def _label(name: str, label: str, asked: str) -> builders.QueryVariable:
@@ -106,7 +106,7 @@ def run_annotations(labels: str = RUN) -> list[builders.AnnotationQuery]:
         ),
         annotation(
             "Trip alert pending",
-            f'ALERTS{{{labels},action="trip",alertstate="pending"}}',
+            f'last_over_time(ALERTS{{{labels},action="trip",alertstate="pending"}}[$__interval])',
             "{{alertname}} is pending",
             WARNING,
             tags="run,attempt,class",

@@ -54,6 +54,13 @@ def state_number(labels: str) -> str:
     return " + ".join(f"sum by (run) ({series}) * {number}" for number, series in enumerate(in_state) if number)
 
 
+def worst_state(labels: str) -> str:
+    """The highest number of :func:`state_number` since the last point of the graph: a short OPEN is not missed."""
+    in_state = [select("fusewire_run_state", labels, label("state", state)) for state in STATES]
+    numbered = [f"max_over_time({series}[$__interval]) * {number}" for number, series in enumerate(in_state)]
+    return f"max by (run) ({' or '.join(numbered)})"
+
+
 def quantile(share: float, histogram: str, span: str = "$__range", labels: str = "") -> str:
     """A quantile of a histogram over a span of time."""
     series = f"{histogram}_bucket{{{labels}}}" if labels else f"{histogram}_bucket"

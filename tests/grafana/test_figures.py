@@ -104,3 +104,9 @@ def test_the_number_of_a_state(tmp_path: Path) -> None:
     """The state's place in the list, for every run."""
     states = queries.state_number(queries.RUNS)
     ask(tmp_path, states, {"a": 2.0, "b": 0.0}, at="20m")
+
+
+def test_a_short_state_is_not_lost_between_two_points(tmp_path: Path) -> None:
+    """A run that was OPEN and is CLOSED again shows as OPEN at the next point, and no longer."""
+    ask(tmp_path, queries.worst_state(queries.RUNS), {"a": 2.0, "b": 0.0}, at="22m")
+    ask(tmp_path, queries.worst_state(queries.RUNS), {"a": 0.0, "b": 0.0}, at="23m")
