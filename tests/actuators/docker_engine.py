@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -28,9 +29,9 @@ FLAGS = ("--iptables=false", "--ip6tables=false", "--bridge=none")
 class Engine:
     """A running dockerd."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, socket: Path | None = None) -> None:
         self.folder = folder
-        self.socket = folder / "docker.sock"
+        self.socket = folder / "docker.sock" if socket is None else socket
         self.endpoint = f"unix://{self.socket}"
         self.environment = {**os.environ, "DOCKER_HOST": self.endpoint, "DOCKER_CONFIG": str(folder / "config")}
 
@@ -47,13 +48,13 @@ class Engine:
         """``repository:tag`` of every image."""
         return set(self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").splitlines())
 
-    def containers(self) -> list[str]:
-        """Ids of all containers, whatever their state."""
-        return self.docker("ps", "--all", "--quiet").split()
+    def trainers(self) -> list[str]:
+        """Names of all containers that an actuator has made, whatever their state."""
+        return self.docker("ps", "--all", "--filter", "label=fusewire.run", "--format", "{{.Names}}").split()
 
     def clear(self) -> None:
-        """Remove every container."""
-        if found := self.containers():
+        """Remove what :meth:`trainers` names."""
+        if found := self.trainers():
             self.docker("rm", "--force", *found, check=False)
 
     def import_shell(self) -> None:
@@ -72,12 +73,19 @@ class Engine:
 
 @contextlib.contextmanager
 def running_engine() -> Iterator[Engine]:
-    """Start dockerd; skip (or fail, with FUSEWIRE_TEST_DOCKER=1) where that is not possible."""
+    """Start dockerd; skip (or fail, with FUSEWIRE_TEST_DOCKER=1) where that is not possible.
+
+    FUSEWIRE_TEST_DOCKER_SOCKET names one that runs already; its images are kept.
+    """
+    if given := os.environ.get("FUSEWIRE_TEST_DOCKER_SOCKET"):
+        with tempfile.TemporaryDirectory(prefix="fwdocker-", dir="/tmp") as name:
+            yield Engine(Path(name), socket=Path(given))
+        return
     missing = [program for program in ("dockerd", "docker") if shutil.which(program) is None]
     if missing:
-        _cannot(f"{' and '.join(missing)} not installed; tests/compose/setup.sh does")
+        unavailable(f"{' and '.join(missing)} not installed; tests/compose/setup.sh does")
     if os.geteuid() != 0:
-        _cannot("only root can start dockerd")
+        unavailable("only root can start dockerd")
     folder = Path(tempfile.mkdtemp(prefix="fwdocker-", dir="/tmp"))
     engine = Engine(folder)
     roots = ("--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"))
@@ -102,7 +110,7 @@ def _until_ready(engine: Engine, process: subprocess.Popen[bytes]) -> None:
             return
         time.sleep(0.1)
     lines = (engine.folder / "log").read_text(errors="replace").strip().splitlines()
-    _cannot(f"dockerd does not start: {lines[-1] if lines else 'no output'}")
+    unavailable(f"dockerd does not start: {lines[-1] if lines else 'no output'}")
 
 
 def _remove(folder: Path) -> None:
@@ -114,7 +122,8 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cannot(why: str) -> None:
+def unavailable(why: str) -> NoReturn:
+    """Skip, or fail where the engine is wanted."""
     if WANTED:
         pytest.fail(f"FUSEWIRE_TEST_DOCKER=1, but {why}")
     pytest.skip(f"no Docker engine: {why}")

@@ -176,13 +176,12 @@ async def test_an_image_that_is_not_there(docker: DockerConfig, tmp_path: Path) 
 
 
 async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDouble, tmp_path: Path) -> None:
-    """While the engine does not answer nothing is said about an attempt, and a start and a stop wait for it."""
+    """While the engine does not answer nothing is said about an attempt, and everything else waits for it."""
     handle = await actuator.start(shell(tmp_path, "sleep 600"))
     engine.away = True
     with pytest.raises(EngineError, match="503 Service Unavailable"):
         await actuator.status(handle)
-    with pytest.raises(EngineError):
-        await actuator.wait(handle)
+    waiting = asyncio.create_task(actuator.wait(handle))
     stopping = asyncio.create_task(actuator.stop(handle, grace_seconds=0.1))
     starting = asyncio.create_task(actuator.start(shell(tmp_path, "sleep 600", attempt=1)))
     await asyncio.sleep(0.5)
@@ -190,6 +189,7 @@ async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDo
     assert not starting.done()
     engine.away = False
     assert (await soon(stopping)).confirmed
+    assert (await soon(waiting)).exit_code == 143
     assert (await actuator.status(await soon(starting))).phase == "running"
 
 

@@ -56,7 +56,7 @@ class DockerActuator:
     Args:
         runs: the ``docker:`` section of each run.
         kill_seconds: after SIGKILL, until the container must be gone.
-        away_seconds: how long a start and a stop wait for an engine, or a proxy, that restarts.
+        away_seconds: how long everything but :meth:`status` waits for an engine, or a proxy, that restarts.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class DockerActuator:
         if kept is None:
             return None
         if not kept.id:
-            inspected = await self._inspect(kept)
+            begun = kept
+            inspected = await self._patiently(lambda: self._inspect(begun))
             if inspected is None or inspected["State"]["Status"] == "created":
                 return None
             kept = await self._known(kept, inspected["Id"])
@@ -98,25 +99,19 @@ class DockerActuator:
     async def status(self, handle: Handle) -> Status:
         """``starting``, ``running`` or ``exited``; the code is None where the container was removed by others."""
         kept = Contained.from_handle(handle)
-        found = await self._exit(kept, await self._inspect(kept))
+        found = await self._look(kept)
         if isinstance(found, Exit):
-            asked = await asyncio.to_thread(stop_marked, kept.folder)
-            return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
+            return await self._exited(kept, found)
         return Status(phase="starting" if found == "created" else "running")
 
     async def wait(self, handle: Handle) -> Status:
         """Return once the container has ended.
 
         Raises:
-            ActuatorError: the engine does not answer now.
+            ActuatorError: the engine has not answered for a while.
         """
         kept = Contained.from_handle(handle)
-        while (status := await self.status(handle)).phase != "exited":
-            with contextlib.suppress(EngineError):  # a long wait may be cut off; status() tells whether it was
-                await self._engine(kept).wait(kept.name)
-                continue
-            await asyncio.sleep(PAUSE_SECONDS)
-        return status
+        return await self._exited(kept, await self._patiently(lambda: self._ended(kept)))
 
     async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
         """SIGTERM, grace, SIGKILL; with the container's first process everything in it ends.
@@ -266,18 +261,29 @@ class DockerActuator:
             await engine.kill(kept.name, "SIGKILL")
             await _within(self._ended(kept), asyncio.sleep(self._kill_seconds))
         # 3. see that it is gone
-        found = await self._exit(kept, await self._inspect(kept))
+        found = await self._look(kept)
         if isinstance(found, Exit):
             return Gone(confirmed=True, exit_code=found.code, killed=0 if ended else 1, gpu=gpu)
         reason = f"host needs attention: container {kept.name} is {found} after SIGKILL"
         return Gone(confirmed=False, killed=1, gpu=gpu, reason=reason)
 
-    async def _ended(self, kept: Contained) -> None:
-        while not isinstance(await self._exit(kept, await self._inspect(kept)), Exit):
-            with contextlib.suppress(EngineError):
+    async def _ended(self, kept: Contained) -> Exit:
+        pause = 0.0
+        while not isinstance(found := await self._look(kept), Exit):
+            await asyncio.sleep(pause)
+            with contextlib.suppress(EngineError):  # a long wait may be cut off; the next look tells
                 await self._engine(kept).wait(kept.name)
-                continue
-            await asyncio.sleep(PAUSE_SECONDS)
+            pause = PAUSE_SECONDS
+        return found
+
+    async def _look(self, kept: Contained) -> Exit | str:
+        """How it ended, else the container's state."""
+        return await self._exit(kept, await self._inspect(kept))
+
+    @staticmethod
+    async def _exited(kept: Contained, found: Exit) -> Status:
+        asked = await asyncio.to_thread(stop_marked, kept.folder)
+        return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
 
     async def _exit(self, kept: Contained, inspected: dict[str, Any] | None) -> Exit | str:
         """How it ended, which is kept in the run directory together with its output; else the container's state."""
@@ -304,7 +310,7 @@ class DockerActuator:
         return self._engines.setdefault(endpoint, EngineApi(endpoint))
 
 
-async def _within(awaited: Awaitable[None], end: Awaitable[object]) -> bool:
+async def _within(awaited: Awaitable[object], end: Awaitable[object]) -> bool:
     """Whether ``awaited`` came before ``end``.
 
     Raises:

@@ -1,0 +1,99 @@
+"""The stack in containers: the demonstration recovers, whichever container is killed in the middle of it.
+
+Takes minutes (images, then three demonstrations): only with FUSEWIRE_TEST_DOCKER=1, as `make test-compose` has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actuators.docker_engine import WANTED, Engine, running_engine
+from fusewire_webhook import events as ev
+
+from .stack_site import Stack, build_images, install_compose, running_stack
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not WANTED, reason="minutes long: set FUSEWIRE_TEST_DOCKER=1, or call make test-compose"),
+]
+
+HEALTHY_SECONDS = 60.0
+WEBHOOK_BYTES = 150_000_000
+DEMO_SECONDS = 420.0
+SERVICES = ("socket-proxy", "webhook", "prometheus", "alertmanager")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with running_engine() as running:
+        install_compose(running)
+        build_images(running)
+        yield running
+
+
+@pytest.fixture
+def stack(engine: Engine) -> Iterator[Stack]:
+    with running_stack(engine, "demo") as one:
+        yield one
+
+
+def tripped(stack: Stack) -> bool:
+    return any(
+        isinstance(entry.event, ev.AlertReported) and entry.event.action == "trip" for entry in stack.entries()
+    )
+
+
+def candidate(stack: Stack) -> bool:
+    return any(isinstance(entry.event, ev.SnapshotPromoted) for entry in stack.entries())
+
+
+def recovered(stack: Stack) -> None:
+    """The demonstration's own verdict, and that nothing was lost or done twice on the way."""
+    stack.until(
+        lambda: stack.inspect("demo", "{{.State.Status}}") == "exited", DEMO_SECONDS, why="the demonstration ends"
+    )
+    assert stack.inspect("demo", "{{.State.ExitCode}}") == "0", stack.story()
+    events = [entry.event for entry in stack.entries()]
+    started = [event.attempt for event in events if isinstance(event, ev.AttemptStarted)]
+    assert started == [0, 1], stack.story()
+    stops = [event for event in events if isinstance(event, ev.StopConfirmed)]
+    assert [event.attempt for event in stops] == [0]
+    rollbacks = [event for event in events if isinstance(event, ev.RolledBack) and event.target]
+    assert len(rollbacks) == 1
+    assert stack.state().phase == "closed"
+    assert stack.engine.trainers() == ["fusewire-demo-1"]
+    assert stack.healthy(*SERVICES)
+
+
+def test_the_stack_comes_up_and_the_run_recovers(stack: Stack) -> None:
+    """All healthy within a minute, the webhook small; the wrecked run is stopped, rolled back, and recovers."""
+    started = time.monotonic()
+    stack.compose("up", "--detach")
+    seconds = time.monotonic() - started
+    assert stack.healthy(*SERVICES)
+    assert seconds <= HEALTHY_SECONDS
+    recovered(stack)
+    sizes = {service: stack.resident(service) for service in SERVICES}
+    print(
+        f"\nall healthy after {seconds:.1f} s; resident, MB:", {name: size // 10**6 for name, size in sizes.items()}
+    )
+    assert sizes["webhook"] <= WEBHOOK_BYTES
+    stack.compose("down")
+    assert stack.engine.trainers() == ["fusewire-demo-1"]
+
+
+@pytest.mark.parametrize("victim", ["webhook", "prometheus", "alertmanager", "socket-proxy"])
+def test_a_container_is_killed_in_the_middle(stack: Stack, victim: str) -> None:
+    """Killed just before the fault, and (the webhook) again in the middle of its work, nothing is lost."""
+    stack.compose("up", "--detach")
+    stack.until(lambda: candidate(stack), DEMO_SECONDS, why="a snapshot is promoted")
+    stack.kill(victim)
+    if victim == "webhook":
+        stack.until(lambda: tripped(stack), DEMO_SECONDS, why="the run trips")
+        stack.kill(victim)
+    recovered(stack)
+    assert int(stack.inspect(victim, "{{.RestartCount}}")) >= 1
