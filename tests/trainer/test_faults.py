@@ -78,7 +78,9 @@ def test_it_strikes_in_one_attempt_only(tmp_path: Path) -> None:
 
 def test_it_strikes_in_every_attempt_when_asked_to(tmp_path: Path) -> None:
     """A persistent fault comes back after each restart."""
-    assert all(spiked(planned("lr-spike@5", tmp_path, attempt, every=True), 5) for attempt in range(3))
+    for attempt in range(3):
+        assert spiked(planned("lr-spike@5", tmp_path, attempt, every=True), 5)
+        assert json.loads((tmp_path / "fault-lr-spike.json").read_text())["attempt"] == attempt
 
 
 def test_an_attempt_that_starts_beyond_its_update_is_hit_too() -> None:

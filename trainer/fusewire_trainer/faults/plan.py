@@ -156,10 +156,10 @@ class Faults:
     def _strikes(self, spec: FaultSpec, step: int) -> bool:
         if not spec.trigger.reached(step, self._run_dir):
             return False
-        if self._every_attempt or self._run_dir is None:
+        if self._run_dir is None:
             return True
         memory = self._run_dir / f"fault-{spec.name}.json"
-        if memory.exists():
+        if memory.exists() and not self._every_attempt:
             return False
         write_json(memory, {"attempt": self._attempt, "step": step, "at": time.time()})
         return True

@@ -48,7 +48,7 @@ async def demonstrate(
     for line in timeline(guarded.entries):
         console.print(line, highlight=False, markup=False)
     if found:
-        console.print(table(found, watcher.final_return))
+        console.print(table(found, watcher.final_return if guarded.state.phase == "closed" else None))
     left = guarded.processes()
     if left:
         console.print(f"FAILED: processes of the run are left: {left}", highlight=False, markup=False)

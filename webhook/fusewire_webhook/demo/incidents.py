@@ -101,6 +101,7 @@ class Observer:
 
     def __init__(self, guarded: GuardedRun) -> None:
         self._guarded = guarded
+        self._strikes: dict[int, float] = {}
         self._violations: dict[int, float] = {}
         self._first_steps: dict[int, float] = {}
         self._last_steps: dict[int, int] = {}
@@ -117,10 +118,8 @@ class Observer:
         guarded, attempt = self._guarded, failure.attempt
         failure.sigterm = guarded.attempt_file(attempt, "stop.json").get("at")
         failure.exited = guarded.attempt_file(attempt, "exit.json").get("at", failure.exited)
-        for memory in guarded.run_dir.glob("fault-*.json"):
-            struck = read_json(memory)
-            if struck.get("attempt") == attempt:
-                failure.strike = max(failure.strike or 0.0, float(struck["at"]))
+        self._see_strikes()
+        failure.strike = self._strikes.get(attempt)
         if failure.alert is not None and attempt not in self._violations:
             await self._find_violation(failure)
         if failure.next_started is not None and attempt + 1 not in self._first_steps:
@@ -130,6 +129,14 @@ class Observer:
         failure.violation = self._violations.get(attempt)
         failure.first_step = self._first_steps.get(attempt + 1)
         failure.last_step = self._last_steps.get(attempt)
+
+    def _see_strikes(self) -> None:
+        """The last fault that struck in each attempt; a later attempt's overwrites the file."""
+        for memory in self._guarded.run_dir.glob("fault-*.json"):
+            struck = read_json(memory)
+            if struck:
+                attempt, at = int(struck["attempt"]), float(struck["at"])
+                self._strikes[attempt] = max(at, self._strikes.get(attempt, at))
 
     async def _find_violation(self, failure: Failure) -> None:
         if failure.cause not in self._expressions and self._guarded.prometheus is not None:
