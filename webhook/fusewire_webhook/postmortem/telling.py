@@ -81,8 +81,8 @@ class _Reader:
             case ev.AttemptStarted():
                 self._started(index, event)
         told = self.told.get(before.attempt) or self.told.get(after.attempt)
-        if told is None and after.lockouts > before.lockouts:
-            told = self._never_started(index, event, after)
+        if told is None and (_trips(after) > _trips(before) or after.lockouts > before.lockouts):
+            told = self._never_started(index, event, before)
         if told is not None:
             self._attempt(told, index, event, before, after)
 
@@ -115,8 +115,7 @@ class _Reader:
             if step is not None and not isinstance(event, ev.RolledBack):
                 told.attempt = replace(told.attempt, last_step=step if known is None else max(step, known))
         if before.attempt == number:
-            trips = after.trips_divergence + after.trips_infrastructure
-            tripped = trips > before.trips_divergence + before.trips_infrastructure
+            tripped = _trips(after) > _trips(before)
             would = isinstance(event, ev.WouldHaveActed)
             if told.trip is None and (tripped or would or after.lockouts > before.lockouts):
                 self._tripped(told, index, event, before, after)
@@ -212,6 +211,10 @@ def _story(run: str, entries: Sequence[Entry], reader: _Reader, chosen: int) -> 
         divergences_allowed=reader.state.policy.divergences_per_incident,
         monitoring=told.monitoring,
     )
+
+
+def _trips(state: RunState) -> int:
+    return state.trips_divergence + state.trips_infrastructure
 
 
 def _words(alert: ev.AlertReported) -> str:
