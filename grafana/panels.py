@@ -21,6 +21,8 @@ from grafana.queries import STATES
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24
 """Columns of Grafana's grid."""
+NARROWEST = 70
+"""Pixels of a table's column; Grafana's own 150 lets ten columns run off a laptop's screen."""
 GOOD, NOTICE, WARNING, BAD, NEUTRAL = "green", "yellow", "orange", "red", "blue"
 STATE_COLORS = (GOOD, NOTICE, WARNING, BAD, NEUTRAL)
 
@@ -217,7 +219,7 @@ def rows(
         hidden: labels that come along and are not shown.
         links: data links of a column, by its title (or by a label's name).
     """
-    panel = table.Panel().cell_height(common.TableCellHeight.SM).filterable(True)
+    panel = table.Panel().cell_height(common.TableCellHeight.SM).filterable(True).min_width(NARROWEST)
     asked = [query(column.expr, instant=True) for column in columns]
     _dress(panel, title, description, unit="none", size=size, queries=asked)
     letters = [chr(ord("A") + place) for place in range(len(columns))]
