@@ -223,8 +223,8 @@ def _words(alert: ev.AlertReported) -> str:
 
 
 def _outcome(told: _Telling, following: _Telling | None) -> Outcome:
-    if told.observed:
-        return "observed"
     if told.lock_reason:
         return "locked"
+    if told.observed:
+        return "observed"
     return "under_way" if following is None else "restarted"
