@@ -20,7 +20,20 @@ from fusewire_webhook.postmortem.build import own_ids, read_kept, write_postmort
 from fusewire_webhook.postmortem.folder import LOG_BYTES, LOG_LINES
 from fusewire_webhook.postmortem.observed import Observed, Threshold
 
-from .recorded import QUERY, RUN, S20, S30, TRIP, keep, locked, observed, recovered, write_journal, write_run
+from .recorded import (
+    QUERY,
+    RUN,
+    S20,
+    S30,
+    TRIP,
+    keep,
+    locked,
+    observed,
+    recovered,
+    started,
+    write_journal,
+    write_run,
+)
 
 
 @pytest.fixture
@@ -84,6 +97,24 @@ def test_gpu_that_may_be_held_is_said(tmp_path: Path) -> None:
     assert "could NOT be stopped" in story
     assert "do not start anything on that GPU" in story
     assert "look at the host first" in story
+
+
+def test_process_that_ended_by_itself_was_not_stopped(tmp_path: Path) -> None:
+    """A crash is told as one: nobody stopped the trainer, and no snapshot or row is condemned."""
+    gone = ev.ProcessExited(at=TRIP, attempt=0, exit_code=137, reason="oom_kill")
+    why = ev.ExitClassified(at=TRIP + 1, attempt=0, failure_class="infrastructure", step=31)
+    stop = ev.StopConfirmed(at=TRIP + 0.1, attempt=0, exit_code=137, gpu="none", step=31)
+    newest = ev.RolledBack(at=TRIP + 2, target=S30, step=30, attempt=0)
+    restart = started(1, at=TRIP + 4, resume_from=S30)
+    wait = ev.TimerElapsed(at=TRIP + 3, name="backoff-0")
+    write_journal(tmp_path, [*recovered()[:6], gone, stop, why, newest, wait, restart])
+    markdown, _ = texts(tmp_path)
+    story = section(markdown, "What happened")
+    assert "failed (infrastructure): attempt 0 exited with code 137 (oom\\_kill)" in story
+    assert "The trainer had ended by itself and attempt 1 was started" in story
+    assert "It cost 1 step to be trained again" in story
+    assert "No snapshot was put in quarantine" in markdown
+    assert "No replay rows are condemned" in markdown
 
 
 def test_evidence_holds_expression_value_and_threshold(runs: Path) -> None:

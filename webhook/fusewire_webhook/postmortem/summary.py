@@ -56,8 +56,9 @@ def _done(story: Story) -> str:
     done = []
     match story.stop:
         case StopConfirmed():
-            killed = f" ({story.stop.killed} processes needed SIGKILL)" if story.stop.killed else ""
-            done.append(f"the trainer was stopped within {span(story.stop.seconds)}{killed}")
+            killed = f" (processes that needed SIGKILL: {story.stop.killed})" if story.stop.killed else ""
+            how = "had ended by itself" if story.exit else f"was stopped within {span(story.stop.seconds)}"
+            done.append(f"the trainer {how}{killed}")
         case StopUnconfirmed():
             done.append(f"the trainer could NOT be stopped: {story.stop.reason}")
         case None if story.exit is not None:
@@ -102,7 +103,7 @@ def _gpu(story: Story) -> str:
 def _price(cost: Cost) -> str:
     parts = []
     if cost.steps is not None:
-        parts.append(f"{cost.steps:,} steps to be trained again")
+        parts.append(f"{cost.steps:,} {'step' if cost.steps == 1 else 'steps'} to be trained again")
     if cost.discarded_seconds is not None:
         parts.append(f"{span(cost.discarded_seconds)} of training thrown away")
     if cost.down_seconds is not None:
