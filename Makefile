@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 
-.PHONY: setup demo test check bench lock clean
+.PHONY: setup setup-tests demo test check bench dashboards lock clean
 
 setup: ## virtual environment, locked dependencies, Prometheus and Alertmanager
 	@scripts/setup.sh
@@ -10,7 +10,10 @@ setup: ## virtual environment, locked dependencies, Prometheus and Alertmanager
 demo: setup ## a PPO run diverges, is stopped, rolled back, restarted, and recovers; FAULT=… shows others
 	@$(PY) -m fusewire_webhook demo $(if $(FAULT),--fault $(FAULT))
 
-test: setup ## all tests
+setup-tests: ## the same, and what only the tests need (a C compiler, Chromium)
+	@scripts/setup.sh tests
+
+test: setup-tests ## all tests
 	@$(PY) -m pytest $(ARGS)
 
 check: setup ## linters, types, rules
@@ -19,8 +22,11 @@ check: setup ## linters, types, rules
 	@$(PY) -m mypy
 	@promtool check rules rules/*.yaml rules/presets/*.yaml
 
-bench: setup ## budgets, as ratios measured in one run
+bench: setup-tests ## budgets, as ratios measured in one run
 	@$(PY) -m pytest -m bench -p no:randomly --override-ini timeout=900 -s tests
+
+dashboards: setup ## write grafana/dashboards anew
+	@$(PY) -m grafana.build
 
 lock: ## renew requirements.lock from pyproject.toml (a local build of torch is locked as its public version)
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Set up everything that the Makefile's targets need, once; a second call takes a moment.
+# With the argument "tests" also what only the tests need: a C compiler (for the fake of NVML) and Chromium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,6 +38,11 @@ missing=()
 { { command -v alertmanager || command -v prometheus-alertmanager; } && command -v amtool; } >/dev/null 2>&1 \
   || missing+=(prometheus-alertmanager)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ "${1:-}" = tests ]; then
+  command -v cc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+  { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 \
+    || missing+=(chromium)
+fi
 [ ${#missing[@]} -eq 0 ] || install_debian "${missing[@]}"
 
 stamp=.venv/.setup-$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)
