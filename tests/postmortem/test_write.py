@@ -16,9 +16,10 @@ from fusewire_webhook import events as ev
 from fusewire_webhook.cli import main
 from fusewire_webhook.postmortem import plots, postmortem_path, postmortem_url
 from fusewire_webhook.postmortem.audit import ReplayFindings
-from fusewire_webhook.postmortem.build import own_ids, read_kept, write_postmortem
+from fusewire_webhook.postmortem.build import better, own_ids, read_kept, write_postmortem
 from fusewire_webhook.postmortem.folder import LOG_BYTES, LOG_LINES
 from fusewire_webhook.postmortem.observed import Observed, Threshold
+from fusewire_webhook.postmortem.telling import tell
 
 from .recorded import (
     QUERY,
@@ -26,6 +27,7 @@ from .recorded import (
     S20,
     S30,
     TRIP,
+    entries,
     keep,
     locked,
     observed,
@@ -175,6 +177,17 @@ def test_rebuild_without_prometheus_keeps_the_plots(runs: Path) -> None:
     assert "these are its answers of 2026-11-30 11:41:56 UTC" in markdown
     assert "<svg" in page
     assert postmortem_path(runs / RUN, 0, "json").read_bytes() == kept
+
+
+def test_partial_answers_do_not_replace_whole_ones(runs: Path) -> None:
+    """What was kept gives way to answers that lack nothing, or to any where it lacked something itself."""
+    story, whole = tell(RUN, entries(recovered())), observed()
+    partial = replace(whole, problem="Prometheus is too slow to be asked for everything")
+    keep(runs / RUN, 0, whole)
+    assert better(runs / RUN, story, partial)[1] == whole.asked_at
+    assert better(runs / RUN, story, replace(whole, problem=""))[1] is None
+    keep(runs / RUN, 0, partial)
+    assert better(runs / RUN, story, partial)[1] is None
 
 
 def test_audit_reads_the_kept_data(runs: Path) -> None:

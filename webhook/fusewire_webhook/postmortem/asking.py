@@ -25,6 +25,8 @@ AROUND_POINTS, WHOLE_POINTS = 400, 600
 MOST_ALERTS = 5
 MOST_SAMPLES = 8
 MOST_SIGNALS = 60
+PATIENCE_SECONDS = 4.0
+"""After so long nothing more is asked: a postmortem without plots on time is worth more than a late one."""
 SKEW_SECONDS = 1.0
 """A smaller difference of the two clocks is the answer's own time."""
 
@@ -39,14 +41,16 @@ async def observe(
     *,
     scrape_interval: float = 1.0,
     clock: Callable[[], float] = clocks.time,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> Observed:
     """What Prometheus knows of the attempt. Never raises for its sake: ``problem`` says what it could not answer.
 
     Args:
         scrape_interval: seconds; nothing finer is asked for.
         clock: Unix seconds, as the journal's.
+        patience_seconds: after so long nothing more is asked.
     """
-    asking = _Asking(prometheus, story, scrape_interval)
+    asking = _Asking(prometheus, story, scrape_interval, clocks.monotonic() + patience_seconds)
     try:
         await asking.clocks(clock())
     except PrometheusError as error:
@@ -70,7 +74,8 @@ async def observe(
 class _Asking:
     """One collection. Times are Unix seconds of Prometheus' clock."""
 
-    def __init__(self, prometheus: Prometheus, story: Story, scrape_interval: float) -> None:
+    def __init__(self, prometheus: Prometheus, story: Story, scrape_interval: float, until: float) -> None:
+        self._until = until
         self.problems: list[str] = []
         self.trip = 0.0
         self._prometheus = prometheus
@@ -93,6 +98,8 @@ class _Asking:
 
     async def rules(self) -> tuple[tuple[RuleEvidence, ...], tuple[Threshold, ...]]:
         """The rules behind the attempt's alerts, with their values, and their plain bounds."""
+        if self._late():
+            return (), ()
         try:
             groups = await self._prometheus.rules()
         except PrometheusError as error:
@@ -167,6 +174,8 @@ class _Asking:
     # ------------------------------------------------------------------------------------------------------
 
     async def _samples(self, query: str, at: float) -> tuple[tuple[dict[str, str], float], ...]:
+        if self._late():
+            return ()
         try:
             samples = await self._prometheus.query(query, at)
         except PrometheusError as error:
@@ -191,7 +200,7 @@ class _Asking:
         return samples[0][1] if samples else None
 
     async def _range(self, query: str, start: float, end: float, points: int) -> dict[int, Traces]:
-        if end <= start:
+        if end <= start or self._late():
             return {}
         step = max(self._interval, (end - start) / points)
         try:
@@ -199,6 +208,12 @@ class _Asking:
         except PrometheusError as error:
             self._failed(error)
             return {}
+
+    def _late(self) -> bool:
+        late = clocks.monotonic() > self._until
+        if late:
+            self.problems.append("Prometheus is too slow to be asked for everything")
+        return late
 
     def _failed(self, error: PrometheusError) -> None:
         self.problems.append(str(error))

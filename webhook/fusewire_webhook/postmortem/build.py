@@ -180,19 +180,23 @@ def _algorithm(run_dir: Path, story: Story) -> str:
 def _observed(
     run_dir: Path, story: Story, url: str | None, scrape_interval: float, clock: Callable[[], float]
 ) -> tuple[Observed, float | None]:
-    """What Prometheus says now, or else what it said when the postmortem was first written."""
-    if url is None:
-        fresh = Observed(
-            problem="there is no Prometheus to ask now",
-            asked_at=clock(),
-            tripped_at=story.alert_at or story.tripped_at,
-        )
-    else:
-        fresh = asyncio.run(_ask(url, story, scrape_interval, clock))
-    if fresh.whole or fresh.around:
+    if url is not None:
+        return better(run_dir, story, asyncio.run(_ask(url, story, scrape_interval, clock)))
+    nobody = Observed(
+        problem="there is no Prometheus to ask now",
+        asked_at=clock(),
+        tripped_at=story.alert_at or story.tripped_at,
+    )
+    return better(run_dir, story, nobody)
+
+
+def better(run_dir: Path, story: Story, fresh: Observed) -> tuple[Observed, float | None]:
+    """What Prometheus says now, or where that lacks something, what it said before and when (Unix seconds)."""
+    complete = not fresh.problem and bool(fresh.whole)
+    kept = None if complete else read_kept(postmortem_path(run_dir, story.attempt.number, "json"))
+    if kept is None or (fresh.whole and kept.problem):
         return fresh, None
-    kept = read_kept(postmortem_path(run_dir, story.attempt.number, "json"))
-    return (kept, kept.asked_at) if kept is not None and (kept.whole or kept.around) else (fresh, None)
+    return kept, kept.asked_at
 
 
 async def _ask(url: str, story: Story, scrape_interval: float, clock: Callable[[], float]) -> Observed:

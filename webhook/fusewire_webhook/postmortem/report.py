@@ -48,7 +48,7 @@ class Facts:
     cost: Cost
     findings: tuple[Finding, ...]
     kept_from: float | None = None
-    """Prometheus could not be asked now: its answers are those of this moment, Unix seconds."""
+    """Prometheus does not answer all of it now: its answers are those of this moment, Unix seconds."""
     written_at: float = 0.0
     pictures: bool = True
     """matplotlib is here."""
@@ -81,7 +81,7 @@ def _evidence(facts: Facts) -> Iterator[Block]:
     story, observed = facts.story, facts.observed
     if facts.kept_from is not None:
         yield Paragraph(
-            text=f"Prometheus could not be asked again; these are its answers of {moment(facts.kept_from)}."
+            text=f"Prometheus does not answer all of it now; these are its answers of {moment(facts.kept_from)}."
         )
     elif observed.problem:
         yield Paragraph(
