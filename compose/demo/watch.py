@@ -32,7 +32,7 @@ class Attached(GuardedRun):
         self.prometheus = Prometheus("http://prometheus:9090", session=self._http)
         return self
 
-    async def interrupt(self, seconds: float = 0.0) -> int:
+    async def interrupt(self, seconds: float = 0.0) -> int:  # noqa: ARG002 - nobody is waited for
         """Nothing: whoever guards it goes on."""
         return 0
 

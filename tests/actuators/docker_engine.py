@@ -22,8 +22,12 @@ WANTED = os.environ.get("FUSEWIRE_TEST_DOCKER") == "1"
 """Then an engine that cannot be started is a failure, else a reason to skip."""
 START_SECONDS = 30.0
 SHELL_IMAGE = "fusewire-test-shell:1"
-FLAGS = ("--iptables=false", "--ip6tables=false", "--bridge=none")
-"""No network of its own, and nothing left behind in the kernel's tables: containers use the host's network."""
+FLAGS = (
+    "--iptables=false", "--ip6tables=false", "--bridge=none",
+    "--containerd-namespace=fusewire-test", "--containerd-plugins-namespace=fusewire-test-plugins",
+)  # fmt: skip
+"""No network of its own and nothing left behind in the kernel's tables (containers use the host's network), and
+apart from another engine of this machine where both use its containerd."""
 
 
 class Engine:

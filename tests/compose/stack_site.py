@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from actuators.docker_engine import Engine, unavailable
 from fusewire_webhook.breaker import fold
@@ -21,28 +24,16 @@ from fusewire_webhook.state import RunState
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 PROJECT = "fusewire_stack"
-PORTS = {"socket-proxy": 2375, "prometheus": 9090, "alertmanager": 9093, "webhook": 9095}
+PORTS = {"prometheus": 9090, "alertmanager": 9093, "webhook": 9095}
 BUILD_SECONDS = 1800.0
 
 
 class Stack:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        setup: folder of ``setup/`` that is run, with the trainers on the host's network.
-    """
-
-    def __init__(self, engine: Engine, setup: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        folder = engine.folder / "setup"
-        folder.mkdir(exist_ok=True)
-        text = (COMPOSE / "setup" / setup / "fusewire.yml").read_text()
-        (folder / "fusewire.yml").write_text(text.replace("network: fusewire-trainers", "network: host"))
-        self._environment = {
-            **engine.environment,
-            "DOCKER_SOCKET": str(engine.socket),
-            "FUSEWIRE_TEST_SETUP": str(folder),
-        }
+        self._environment = {**engine.environment, "DOCKER_SOCKET": str(engine.socket)}
         self._entries: list[Entry] = []
 
     def compose(self, *arguments: str, seconds: float = 120.0) -> str:
@@ -91,6 +82,14 @@ class Stack:
         """The breaker's state of the demonstration's run."""
         return fold(entry.event for entry in self.entries())
 
+    def target(self) -> tuple[str, str]:
+        """Host and health of the one trainer that Prometheus scrapes."""
+        with urllib.request.urlopen(
+            "http://127.0.0.1:9090/api/v1/targets?scrapePool=fusewire", timeout=10
+        ) as answer:
+            (found,) = json.load(answer)["data"]["activeTargets"]
+        return urlsplit(found["scrapeUrl"]).hostname or "", found["health"]
+
     def until(self, what: Callable[[], bool], seconds: float, *, why: str) -> float:
         """Wait; how long it took."""
         started = time.monotonic()
@@ -107,13 +106,13 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(engine: Engine, setup: str) -> Iterator[Stack]:
+def running_stack(engine: Engine) -> Iterator[Stack]:
     """A stack that is not up yet; leaving it ends all its containers and removes its volumes."""
     for service, port in PORTS.items():
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 unavailable(f"port {port} of {service} is in use on this machine")
-    stack = Stack(engine, setup)
+    stack = Stack(engine)
     try:
         yield stack
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -18,8 +19,10 @@ import pytest
 from actuators.docker_programs import DockerContract
 from actuators.engine_double import IMAGE, EngineDouble
 from fusewire_webhook.actuators import Launch
+from fusewire_webhook.actuators.docker import DockerActuator
 from fusewire_webhook.actuators.docker_spec import container
 from fusewire_webhook.config import DockerConfig
+from fusewire_webhook.errors import ActuatorError
 
 CONFIG = Path(__file__).parents[2] / "compose" / "socket-proxy" / "haproxy.cfg"
 SECTION = DockerConfig(
@@ -162,6 +165,17 @@ async def test_a_body_that_is_too_long_to_be_looked_at(proxy: str, engine: Engin
     long = written(body() | {"Env": ["A=" + "x" * 300_000]})[:-1] + ', "HostConfig": {"Privileged": true}}'
     assert await post(proxy, long) in {400, 403, 413}
     assert not engine.containers
+
+
+async def test_the_refusal_is_understood(proxy: str, tmp_path: Path) -> None:
+    """An image that the proxy does not allow is an attempt that was never started, and the message says why."""
+    section = dataclasses.replace(SECTION, endpoint=f"tcp://{proxy}", image="other:1")
+    actuator = DockerActuator({"r": section})
+    launch = dataclasses.replace(LAUNCH, run_dir=str(tmp_path / "r"))
+    with pytest.raises(ActuatorError, match=r"POST /containers/create is refused by the socket proxy"):
+        await actuator.start(launch)
+    assert await actuator.find("r", 0, launch.run_dir) is None
+    await actuator.close()
 
 
 async def test_names_of_others(proxy: str, engine: EngineDouble) -> None:

@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def stack(engine: Engine) -> Iterator[Stack]:
-    with running_stack(engine, "demo") as one:
+    with running_stack(engine) as one:
         yield one
 
 
@@ -70,7 +70,10 @@ def recovered(stack: Stack) -> None:
 
 
 def test_the_stack_comes_up_and_the_run_recovers(stack: Stack) -> None:
-    """All healthy within a minute, the webhook small; the wrecked run is stopped, rolled back, and recovers."""
+    """All healthy within a minute, the webhook small; the wrecked run is stopped, rolled back, and recovers.
+
+    Trainers outlive the stack, unless it is taken down with its orphans.
+    """
     started = time.monotonic()
     stack.compose("up", "--detach")
     seconds = time.monotonic() - started
@@ -82,8 +85,11 @@ def test_the_stack_comes_up_and_the_run_recovers(stack: Stack) -> None:
         f"\nall healthy after {seconds:.1f} s; resident, MB:", {name: size // 10**6 for name, size in sizes.items()}
     )
     assert sizes["webhook"] <= WEBHOOK_BYTES
-    stack.compose("down")
-    assert stack.engine.trainers() == ["fusewire-demo-1"]
+    assert stack.target() == ("fusewire-demo-1", "up")
+    stack.compose("stop")
+    assert stack.engine.docker("inspect", "--format", "{{.State.Running}}", "fusewire-demo-1") == "true"
+    stack.compose("down", "--remove-orphans")
+    assert stack.engine.trainers() == []
 
 
 @pytest.mark.parametrize("victim", ["webhook", "prometheus", "alertmanager", "socket-proxy"])

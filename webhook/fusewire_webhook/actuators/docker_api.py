@@ -146,6 +146,12 @@ class EngineApi:
             self._version = _version(ping.headers.get("Api-Version", ""))
         bound = self._seconds if seconds == -1.0 else seconds
         answer = await self._send(method, f"/v{self._version}{path}", params=params, body=body, seconds=bound)
+        if answer.status == 403:  # the engine itself never says so
+            raise EngineError(
+                f"{method} {path} is refused by the socket proxy at {self.endpoint}: "
+                "image, volumes and network must be among those that it allows",
+                status=403,
+            )
         if answer.status not in ok:
             raise EngineError(_said(answer.body) or f"HTTP {answer.status}", status=answer.status)
         return answer
