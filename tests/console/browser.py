@@ -108,6 +108,10 @@ class Page:
         """Exceptions, console errors, refusals by the Content-Security-Policy."""
         self.asked: list[str] = []
         """Addresses of all requests."""
+        self.pending: dict[str, str] = {}
+        """Those that are not answered yet, by number."""
+        self.failed: list[str] = []
+        """Those that got no answer, and why."""
 
     def heard(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -122,6 +126,11 @@ class Page:
                 self.faults.append(json.dumps(params["issue"]["details"]))
             case "Network.requestWillBeSent":
                 self.asked.append(params["request"]["url"])
+                self.pending[params["requestId"]] = params["request"]["url"]
+            case "Network.loadingFinished":
+                self.pending.pop(params["requestId"], None)
+            case "Network.loadingFailed":
+                self.failed.append(f"{self.pending.pop(params['requestId'], '?')}: {params['errorText']}")
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         return await self._browser.call(method, self._session, **params)
@@ -145,7 +154,10 @@ class Page:
                 return found
             if time.monotonic() > end:
                 text = await self.value("document.body.innerText")
-                raise AssertionError(f"never true: {expression}\nfaults: {self.faults}\nthe page says:\n{text}")
+                raise AssertionError(
+                    f"never true: {expression}\nfaults: {self.faults}\n"
+                    f"unanswered: {list(self.pending.values())}, failed: {self.failed}\nthe page says:\n{text}"
+                )
             await asyncio.sleep(0.02)
 
     async def shows(self, text: str, *, within: str = "body", seconds: float = 15.0) -> None:

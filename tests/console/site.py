@@ -35,11 +35,13 @@ class CannedPrometheus(Prometheus):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.last_end = 0.0
         self.curve: Callable[[float], float] = lambda at: 0.02 + 0.004 * math.sin(at / 3)
         self.attempts: tuple[str, ...] = ("0",)
 
     async def query_range(self, expr: str, *, start: float, end: float, step: float) -> list[Series]:
         self.asked.append(expr)
+        self.last_end = end
         count = int((end - start) / step) + 1
         points = tuple((start + n * step, self.curve(start + n * step)) for n in range(count))
         return [Series(labels={"attempt": attempt}, points=points) for attempt in self.attempts]

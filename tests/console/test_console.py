@@ -223,7 +223,7 @@ async def test_who_acts_on_an_old_picture_is_told(tmp_path: Path, open_page: Ope
         await served.until(lambda: served.engine.view(RUN).attempt == 1 and served.engine.view(RUN).live)
         await ben.shows("Since you opened this: attempt 1 started", within=f"{DIALOG} .news")
         await send(ben)
-        await ben.shows("not done: since you looked at cartpole, this happened: attempt 1 runs", within=DIALOG)
+        await ben.shows("since you looked at cartpole, this happened: ada: trip: ada's reason; then", within=DIALOG)
         await ben.shows("Stop attempt 1 of cartpole", within=DIALOG)
         assert await ben.value("document.querySelector('#command-why').value") == "ben's reason"
         assert [command["who"] for command in served.journaled(RUN, "command")] == ["ada"]
@@ -399,6 +399,7 @@ async def test_repeated_alerts_are_one_line(tmp_path: Path, open_page: OpenPage)
             await served.engine.submit(RUN, trip(None, name="Drawdown" if number >= 10 else f"Early{number}"))
         page = await open_page(served, f"/#/run/{RUN}")
         await page.shows("· 200×", within=".timeline")
+        await page.until("document.querySelector('svg.plot') !== null")
         await page.click("Show older entries")
         await page.shows("· 220×", within=".timeline")
         await page.shows("Early0", within=".timeline")
@@ -446,6 +447,41 @@ CONTRAST = """(() => {
   }
   return [seen, low];
 })()"""
+
+
+async def test_every_control_has_a_name(tmp_path: Path, open_page: OpenPage) -> None:
+    """A screen reader can say what each button, link and field is, on each page and in each form."""
+    roles = {
+        "button",
+        "link",
+        "textbox",
+        "searchbox",
+        "combobox",
+        "checkbox",
+        "image",
+        "dialog",
+        "navigation",
+    }
+    async with site(tmp_path, RUN) as served:
+        await served.promoted(RUN, 100)
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        page = await open_page(served)
+        await page.shows(RUN, within="tbody")
+
+        async def nameless() -> tuple[int, list[Any]]:
+            nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+            seen = [node for node in nodes if node.get("role", {}).get("value") in roles and not node["ignored"]]
+            return len(seen), [node for node in seen if not node.get("name", {}).get("value", "").strip()]
+
+        count, without = await nameless()
+        assert (count > 5, without) == (True, [])
+        await page.click(RUN, within="tbody")
+        await page.until("document.querySelector('svg.plot') !== null")
+        count, without = await nameless()
+        assert (count > 10, without) == (True, [])
+        await page.click("Roll back…")
+        count, without = await nameless()
+        assert (count > 5, without) == (True, [])
 
 
 async def every_state(served: Site) -> None:

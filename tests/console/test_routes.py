@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -226,6 +227,17 @@ async def test_only_signals_of_the_catalogue_are_asked_for(
         answer = await session.get(f"/api/runs/{RUN}/signals/{signal}?{query}")
         assert answer.status == status
         assert len(served.prometheus.asked) == (status == 200)
+
+
+async def test_the_future_is_not_drawn(visit: Visit) -> None:
+    """A plot that reaches past now asks only up to now, and nothing where all of it lies ahead."""
+    async with visit() as (served, session):
+        now = time.time()
+        await session.get(f"/api/runs/{RUN}/signals/approx_kl?start={now - 60}&end={now + 60}")
+        assert now <= served.prometheus.last_end < now + 50
+        answer = await session.get(f"/api/runs/{RUN}/signals/approx_kl?start={now + 60}&end={now + 90}")
+        assert (await answer.json())["series"] == []
+        assert len(served.prometheus.asked) == 1
 
 
 async def test_a_runs_name_cannot_leave_its_matcher(visit: Visit) -> None:

@@ -1,7 +1,8 @@
 """Optimistic concurrency of people: who decides on an old picture is told what was decided since.
 
 A client sends the journal number that its picture is folded to (``seen_seq``). Bookkeeping since then is no
-objection; a decision is. Commands of a run take turns, so of two that come at once the second one sees the first.
+objection; a decision is, and a person's one is named even where more happened after it. Commands of a run take
+turns, so of two that come at once the second one sees the first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ async def refuse_unseen(deps: Deps, run: str, seen_seq: int | None) -> None:
     acting = view.procedure is not None or bool(view.held_trip)
     decided = [entry for entry in entries if _decides(entry, acting=acting)]
     if decided:
-        raise UnseenError(f"not done: since you looked at {run}, this happened: {decided[-1]['words']}")
+        people = [entry for entry in decided if entry["kind"] == "command"]
+        told = dict.fromkeys(entry["words"] for entry in (*people[-1:], decided[-1]))
+        raise UnseenError(f"not done: since you looked at {run}, this happened: {'; then '.join(told)}")
 
 
 def _decides(entry: dict[str, Any], *, acting: bool) -> bool:

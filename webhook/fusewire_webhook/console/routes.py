@@ -151,7 +151,13 @@ async def _signal(request: web.Request) -> web.StreamResponse:
         raise PrometheusError("no Prometheus is connected")
     return answer(
         await signals.plot(
-            deps.prometheus, run, signal, start=start, end=end, scrape_interval=deps.scrape_interval_seconds
+            deps.prometheus,
+            run,
+            signal,
+            start=start,
+            end=end,
+            now=deps.clock(),
+            scrape_interval=deps.scrape_interval_seconds,
         )
     )
 

@@ -40,18 +40,20 @@ def named_by_alerts(groups: list[RuleGroup]) -> dict[str, list[str]]:
 
 
 async def plot(
-    prometheus: Prometheus, run: str, signal: str, *, start: float, end: float, scrape_interval: float
+    prometheus: Prometheus, run: str, signal: str, *, start: float, end: float, now: float, scrape_interval: float
 ) -> dict[str, Any]:
     """The signal of each attempt from ``start`` to ``end`` (Unix seconds of Prometheus' clock).
 
-    Points are ``[time, value]``; what is not finite comes as ``"NaN"``, ``"Inf"`` or ``"-Inf"``.
+    Nothing after ``now`` is asked for: Prometheus would go on with the last value for minutes. Points are ``[time,
+    value]``; what is not finite comes as ``"NaN"``, ``"Inf"`` or ``"-Inf"``.
 
     Raises:
         PrometheusError: it did not answer.
     """
     step = max(scrape_interval, (end - start) / POINTS)
     expr = f"max by (attempt) (rl_{signal}{matchers(run=run)})"
-    series = await prometheus.query_range(expr, start=start, end=end, step=step)
+    last = min(end, now)
+    series = await prometheus.query_range(expr, start=start, end=last, step=step) if last > start else []
     return {
         "run": run,
         "signal": signal,

@@ -18,6 +18,7 @@ export const sign = (state) => SIGNS[state] ?? "?";
 /** What the state means for this run, in a few words. */
 export function meaning(view) {
   if (view.shut_down) return "ended with its webhook; the next start continues it";
+  if (view.state === "locked" && view.live) return "it needs a person; its process may still run";
   if (view.state === "closed" && !view.live) return "no process is running";
   return MEANINGS[view.state] ?? "";
 }
