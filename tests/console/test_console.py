@@ -422,6 +422,19 @@ async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open
         await page.until("document.querySelector('#notices').innerText === ''")
 
 
+async def test_a_file_that_does_not_come_is_asked_for_again(tmp_path: Path, open_page: OpenPage) -> None:
+    """A request that a changing network drops does not leave a page that waits for ever."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served)
+        await page.shows(RUN, within="tbody")
+        await page.call("Network.setBlockedURLs", urls=["*/words.js"])
+        await page.call("Page.reload", ignoreCache=True)
+        await page.shows("A file of the console did not come; it is loaded again.")
+        await page.call("Network.setBlockedURLs", urls=[])
+        await page.shows(RUN, within="tbody")
+        assert await page.value("sessionStorage.getItem('fusewire.reloads')") is None
+
+
 CONTRAST = """(() => {
   const channel = (c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
   const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);

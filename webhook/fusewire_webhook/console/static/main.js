@@ -115,6 +115,7 @@ whenSignedIn((open) => {
   }
 });
 
+document.body.dataset.started = "true"; // for boot.js
 route();
 
 function start() {

@@ -31,7 +31,8 @@ export async function ask(method, path, body) {
   }
   let response;
   try {
-    response = await fetch(path, options);
+    // a question may be put twice: a network that changes drops the first one
+    response = await fetch(path, options).catch((error) => (method === "GET" ? fetch(path, options) : Promise.reject(error)));
   } catch {
     throw new Refused(0, "The webhook cannot be reached. What was sent may or may not have arrived: look at the timeline.", "network");
   }
