@@ -58,9 +58,16 @@ class Container:
 
 
 class EngineDouble:
-    """See the module's docstring. ``calls`` are the method and path of every request, without the version."""
+    """See the module's docstring. ``calls`` are the method and path of every request, without the version.
 
-    def __init__(self) -> None:
+    Args:
+        newest: API version that it offers.
+        spoken: the one that it is asked in.
+    """
+
+    def __init__(self, *, newest: str = API_VERSION, spoken: str = API_VERSION) -> None:
+        self._newest = newest
+        self._prefix = f"/v{spoken}"
         self.containers: dict[str, Container] = {}
         self.calls: list[str] = []
         self.unstoppable = False
@@ -74,7 +81,7 @@ class EngineDouble:
         """Serve on a unix socket; the endpoint."""
         app = web.Application(middlewares=[self._counted])
         app.router.add_get("/_ping", self._ping)
-        where = f"/v{API_VERSION}/containers"
+        where = f"{self._prefix}/containers"
         app.router.add_post(f"{where}/create", self._create)
         app.router.add_get(f"{where}/json", self._list)
         app.router.add_get(f"{where}/{{id}}/json", self._inspect)
@@ -112,14 +119,14 @@ class EngineDouble:
 
     @web.middleware
     async def _counted(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        self.calls.append(f"{request.method} {request.path.removeprefix(f'/v{API_VERSION}')}")
+        self.calls.append(f"{request.method} {request.path.removeprefix(self._prefix)}")
         if self.away:
             return web.Response(status=503, text="<h1>503 Service Unavailable</h1>")
         response: web.StreamResponse = await handler(request)
         return response
 
     async def _ping(self, _request: web.Request) -> web.Response:
-        return web.Response(text="OK", headers={"Api-Version": API_VERSION})
+        return web.Response(text="OK", headers={"Api-Version": self._newest})
 
     async def _create(self, request: web.Request) -> web.Response:
         name, body = request.query["name"], await request.json()

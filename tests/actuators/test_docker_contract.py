@@ -155,6 +155,14 @@ async def test_ended_containers_are_cleared_away(
     assert {one.name for one in engine.containers.values()} == {"fusewire-s-0", "fusewire-r-2"}
 
 
+async def test_no_two_attempts_at_once(actuator: DockerActuator, engine: EngineDouble, tmp_path: Path) -> None:
+    """While another attempt's container runs, none is started beside it."""
+    await actuator.start(shell(tmp_path, "sleep 600"))
+    with pytest.raises(ActuatorError, match="attempt 0 still runs in fusewire-r-0"):
+        await actuator.start(shell(tmp_path, "sleep 600", attempt=1))
+    assert len(engine.containers) == 1
+
+
 async def test_what_cannot_be_stopped(actuator: DockerActuator, engine: EngineDouble, tmp_path: Path) -> None:
     """A container that survives SIGKILL is a stop that is not confirmed, within a bounded time."""
     handle = await actuator.start(shell(tmp_path, "sleep 600"))
@@ -183,7 +191,8 @@ async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDo
         await actuator.status(handle)
     waiting = asyncio.create_task(actuator.wait(handle))
     stopping = asyncio.create_task(actuator.stop(handle, grace_seconds=0.1))
-    starting = asyncio.create_task(actuator.start(shell(tmp_path, "sleep 600", attempt=1)))
+    other = Launch(run="s", attempt=0, argv=("sleep", "600"), environment={}, run_dir=str(tmp_path / "s"))
+    starting = asyncio.create_task(actuator.start(other))
     await asyncio.sleep(0.5)
     assert not stopping.done()
     assert not starting.done()
@@ -191,6 +200,29 @@ async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDo
     assert (await soon(stopping)).confirmed
     assert (await soon(waiting)).exit_code == 143
     assert (await actuator.status(await soon(starting))).phase == "running"
+
+
+async def test_a_newer_engine(tmp_path: Path) -> None:
+    """A newer engine is spoken to in the newest version that is known here."""
+    newer = EngineDouble(newest="1.99", spoken="1.51")
+    actuator = DockerActuator(
+        {"r": dataclasses.replace(DOCKER, endpoint=await newer.listen(tmp_path / "newer.sock"))}
+    )
+    handle = await actuator.start(shell(tmp_path, "exit 3"))
+    assert (await soon(actuator.wait(handle))).exit_code == 3
+    await actuator.close()
+    await newer.close()
+
+
+async def test_something_else_than_an_engine(tmp_path: Path) -> None:
+    """A server that is no Docker engine is told apart, in one line."""
+    other = EngineDouble(newest="")
+    endpoint = await other.listen(tmp_path / "other.sock")
+    actuator = DockerActuator({"r": dataclasses.replace(DOCKER, endpoint=endpoint)}, away_seconds=0.1)
+    with pytest.raises(ActuatorError, match="something else than a Docker engine answers"):
+        await actuator.start(shell(tmp_path, "true"))
+    await actuator.close()
+    await other.close()
 
 
 async def test_an_endpoint_where_nobody_listens(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_stack_comes_up_and_the_run_recovers(stack: Stack) -> None:
         f"\nall healthy after {seconds:.1f} s; resident, MB:", {name: size // 10**6 for name, size in sizes.items()}
     )
     assert sizes["webhook"] <= WEBHOOK_BYTES
-    assert stack.target() == ("fusewire-demo-1", "up")
+    stack.until(lambda: stack.target() == ("fusewire-demo-1", "up"), 30, why="the trainer is scraped by its name")
     stack.compose("stop")
     assert stack.engine.docker("inspect", "--format", "{{.State.Running}}", "fusewire-demo-1") == "true"
     stack.compose("down", "--remove-orphans")

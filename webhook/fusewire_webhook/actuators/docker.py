@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.2
 """Between two questions where the engine's answer to a wait was no end."""
 _ENDED = {"exited", "dead", "removing"}
+_NOT_RUNNING = {*_ENDED, "created"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ class DockerActuator:
             ActuatorError: the engine has not answered for a while.
         """
         kept = Contained.from_handle(handle)
-        return await self._exited(kept, await self._patiently(lambda: self._ended(kept)))
+        return await self._exited(kept, await self._ended(kept))
 
     async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
         """SIGTERM, grace, SIGKILL; with the container's first process everything in it ends.
@@ -135,7 +136,7 @@ class DockerActuator:
             await engine.close()
 
     async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do it, again and again while the engine is away: both acts may be repeated at any point of theirs."""
+        """Do it, again and again while the engine is away: for what may be repeated at any point of it."""
         deadline = time.monotonic() + self._away_seconds
         while True:
             try:
@@ -207,19 +208,26 @@ class DockerActuator:
         raise ActuatorError(f"image {docker.image} has no command {launch.argv[0]}")
 
     async def _clear_away(self, engine: EngineApi, launch: Launch) -> None:
-        """Remove ended containers of the run's earlier attempts: what they leave is in the run directory."""
+        """Remove the containers of the run's other attempts, which have ended: what they leave is in its directory.
+
+        Raises:
+            ActuatorError: one of them runs, or one of this name that is another's.
+        """
         for old in await engine.labelled(RUN_LABEL, launch.run):
             labels = old["Labels"]
             attempt = int(labels[ATTEMPT_LABEL])
-            if labels[FOLDER_LABEL] == launch.run_dir and attempt != launch.attempt and old["State"] in _ENDED:
-                await engine.remove(container_name(launch.run, attempt))
+            if labels[FOLDER_LABEL] != launch.run_dir or attempt == launch.attempt:
+                continue
+            if old["State"] not in _NOT_RUNNING:
+                raise _not_started(launch, f"attempt {attempt} still runs in {container_name(launch.run, attempt)}")
+            await engine.remove(container_name(launch.run, attempt))
         name = container_name(launch.run, launch.attempt)
         same_name = await engine.inspect(name)
         if same_name is None:
             return
-        if same_name["State"]["Status"] not in {*_ENDED, "created"}:
-            raise ActuatorError(
-                f"a container {name} runs that is not of {launch.run_dir}; stop it, or give the run another name"
+        if same_name["State"]["Status"] not in _NOT_RUNNING:
+            raise _not_started(
+                launch, f"a container {name} runs that is not of {launch.run_dir}; stop it, or rename the run"
             )
         await engine.remove(name)
 
@@ -269,7 +277,7 @@ class DockerActuator:
 
     async def _ended(self, kept: Contained) -> Exit:
         pause = 0.0
-        while not isinstance(found := await self._look(kept), Exit):
+        while not isinstance(found := await self._patiently(lambda: self._look(kept)), Exit):
             await asyncio.sleep(pause)
             with contextlib.suppress(EngineError):  # a long wait may be cut off; the next look tells
                 await self._engine(kept).wait(kept.name)
