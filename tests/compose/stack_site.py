@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,16 +30,21 @@ BUILD_SECONDS = 1800.0
 
 
 class Stack:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        demo: with the settings of the demonstration; else those of a plain ``docker compose up``.
+    """
+
+    def __init__(self, engine: Engine, *, demo: bool = True) -> None:
         self.engine = engine
+        self._settings = ("--env-file", "demo.env") if demo else ()
         self._environment = {**engine.environment, "DOCKER_SOCKET": str(engine.socket)}
         self._entries: list[Entry] = []
 
     def compose(self, *arguments: str, seconds: float = 120.0) -> str:
-        """What ``docker compose ARGUMENTS`` prints, with the demonstration's settings."""
-        files = ("--env-file", "demo.env", "-f", "compose.yaml", "-f", "compose.test.yaml")
+        """What ``docker compose ARGUMENTS`` prints."""
+        files = (*self._settings, "-f", "compose.yaml", "-f", "compose.test.yaml")
         done = subprocess.run(
             ["docker", "compose", *files, *arguments],
             cwd=COMPOSE, env=self._environment, capture_output=True, text=True, timeout=seconds, check=False,
@@ -90,6 +96,16 @@ class Stack:
             (found,) = json.load(answer)["data"]["activeTargets"]
         return urlsplit(found["scrapeUrl"]).hostname or "", found["health"]
 
+    def ready(self) -> list[str]:
+        """What ``/readyz`` of the webhook finds wrong; empty: it is ready."""
+        try:
+            with urllib.request.urlopen("http://127.0.0.1:9095/readyz", timeout=10) as answer:
+                found: list[str] = json.load(answer)["reasons"]
+        except urllib.error.HTTPError as error:
+            with error:
+                found = json.load(error)["reasons"]
+        return found
+
     def until(self, what: Callable[[], bool], seconds: float, *, why: str) -> float:
         """Wait; how long it took."""
         started = time.monotonic()
@@ -106,13 +122,13 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(engine: Engine) -> Iterator[Stack]:
+def running_stack(engine: Engine, *, demo: bool = True) -> Iterator[Stack]:
     """A stack that is not up yet; leaving it ends all its containers and removes its volumes."""
     for service, port in PORTS.items():
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 unavailable(f"port {port} of {service} is in use on this machine")
-    stack = Stack(engine)
+    stack = Stack(engine, demo=demo)
     try:
         yield stack
     finally:

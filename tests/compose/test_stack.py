@@ -103,3 +103,18 @@ def test_a_container_is_killed_in_the_middle(stack: Stack, victim: str) -> None:
         stack.kill(victim)
     recovered(stack)
     assert int(stack.inspect(victim, "{{.RestartCount}}")) >= 1
+
+
+def test_a_plain_start(engine: Engine) -> None:
+    """Without any setting the run of setup/run trains under the default rules, and the webhook is ready."""
+    with running_stack(engine, demo=False) as stack:
+        stack.compose("up", "--detach")
+        assert stack.healthy(*SERVICES)
+        stack.until(lambda: stack.target() == ("fusewire-cartpole-0", "up"), 60, why="the trainer is scraped")
+        stack.until(lambda: stack.ready() == [], 60, why="the webhook is ready")
+        status = stack.engine.docker(
+            "exec", stack.container("webhook"), "fusewire", "status", "cartpole", "--runs", "/runs"
+        )
+        assert "closed" in status.lower()
+        stack.compose("down", "--remove-orphans")
+        assert stack.engine.trainers() == []
