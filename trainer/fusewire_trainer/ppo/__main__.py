@@ -18,7 +18,7 @@ from fusewire.errors import FusewireError
 from fusewire_trainer.errors import TrainerError
 from fusewire_trainer.faults import FAULTS, Faults, FaultSpec
 from fusewire_trainer.ppo.config import PPOConfig
-from fusewire_trainer.ppo.train import train
+from fusewire_trainer.ppo.train import SIGNALS, train
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     try:
         config = PPOConfig(**{field.name: getattr(arguments, field.name) for field in fields(PPOConfig)})
         specs = [FaultSpec.parse(text) for text in arguments.fault]
-        run = fusewire.attach(environ=_environment(arguments, environ))
+        run = fusewire.attach(signals=SIGNALS, environ=_environment(arguments, environ))
         faults = Faults(
             specs,
             run_dir=run.run_dir,

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from fusewire import Run
+from fusewire import Run, Signal
 from fusewire_trainer.errors import SettingError
 from fusewire_trainer.faults import Faults
 from fusewire_trainer.ppo.config import PPOConfig
@@ -15,6 +15,9 @@ from fusewire_trainer.ppo.evaluate import evaluate
 from fusewire_trainer.ppo.learner import Learner
 from fusewire_trainer.ppo.rollout import Player
 from fusewire_trainer.ppo.state import capture, restore, seed_everything
+
+SIGNALS = (Signal(name="max_grad_norm", help="Norm to which the gradients of actor and of critic are clipped."),)
+"""What PPO reports beyond the catalogue: a postmortem judges the gradient norms by it."""
 
 
 def train(config: PPOConfig, run: Run, faults: Faults) -> tuple[Learner, Player]:
@@ -53,6 +56,7 @@ def train(config: PPOConfig, run: Run, faults: Faults) -> tuple[Learner, Player]
             **signals,
             episode_return=player.mean_return,
             episode_length=player.mean_length,
+            max_grad_norm=config.max_grad_norm,
             env_steps=player.env_steps,
             episodes=player.episodes,
         )
