@@ -9,7 +9,7 @@ import pytest
 
 from fusewire_webhook.actuators import Actuator, Launch
 from fusewire_webhook.actuators.docker import DockerActuator
-from fusewire_webhook.config import DockerConfig
+from fusewire_webhook.settings.config import DockerConfig
 
 from .contract import ActuatorContract, Behaviour
 from .programs import appears

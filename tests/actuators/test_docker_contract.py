@@ -13,8 +13,8 @@ import pytest
 from fusewire_webhook.actuators import Launch
 from fusewire_webhook.actuators.docker import DockerActuator
 from fusewire_webhook.actuators.docker_api import EngineError
-from fusewire_webhook.config import DockerConfig
 from fusewire_webhook.errors import ActuatorError
+from fusewire_webhook.settings.config import DockerConfig
 
 from .contract import soon
 from .docker_programs import DockerContract

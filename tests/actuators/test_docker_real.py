@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.actuators.docker import DockerActuator
-from fusewire_webhook.config import DockerConfig
+from fusewire_webhook.settings.config import DockerConfig
 
 from .contract import soon
 from .docker_engine import SHELL_IMAGE, Engine, running_engine

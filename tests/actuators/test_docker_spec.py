@@ -17,11 +17,11 @@ from fusewire_webhook.actuators.docker_api import unframed
 from fusewire_webhook.actuators.docker_spec import container, network_alias, volume_parts
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.actuators.local import LocalActuator
-from fusewire_webhook.checks import check
-from fusewire_webhook.config import Config, DockerConfig, RunConfig
 from fusewire_webhook.errors import ActuatorError, ConfigError
-from fusewire_webhook.loader import build
-from fusewire_webhook.placing import place_of
+from fusewire_webhook.settings.checks import check
+from fusewire_webhook.settings.config import Config, DockerConfig, RunConfig
+from fusewire_webhook.settings.loader import build
+from fusewire_webhook.settings.placing import place_of
 
 LAUNCH = Launch(
     run="r", attempt=2, argv=("python", "train.py"), environment={"B": "2", "A": "1"}, run_dir="/runs/r"

@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker import fold
-from fusewire_webhook.config import RetryConfig, RunConfig
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.events import (
+from fusewire_webhook.breaker.events import (
     AlertReported,
     AttemptStarted,
     Event,
@@ -30,9 +27,12 @@ from fusewire_webhook.events import (
     StepsWatched,
     StopConfirmed,
 )
-from fusewire_webhook.evidence_protocol import ExitEvidence
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.policy import Policy
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RetryConfig, RunConfig
 
 EVENTS = 100_000
 RUNS = 1_000

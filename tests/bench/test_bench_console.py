@@ -16,7 +16,7 @@ import pytest
 from breaker.doubles import quick, trip
 from console.browser import CHROMIUM, Browser, connected, running
 from console.site import site
-from fusewire_webhook.events import StepsWatched
+from fusewire_webhook.breaker.events import StepsWatched
 
 RUNS = 1000
 LOADS, EVENTS = 5, 20

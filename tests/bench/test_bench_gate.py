@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fusewire.snapshots import SnapshotInfo
-from fusewire_webhook.config import RunConfig, SnapshotConfig
-from fusewire_webhook.prometheus import Rule, RuleGroup, RuntimeInfo, Sample
-from fusewire_webhook.promoter import Promoter
-from fusewire_webhook.state import RunState
-from fusewire_webhook.view import view_of
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.view import view_of
+from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
+from fusewire_webhook.watch.prometheus import Rule, RuleGroup, RuntimeInfo, Sample
+from fusewire_webhook.watch.promoter import Promoter
 
 pytestmark = pytest.mark.bench
 

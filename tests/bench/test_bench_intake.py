@@ -17,14 +17,14 @@ import pytest
 from aiohttp import web
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.app import build_app
-from fusewire_webhook.config import RunConfig
-from fusewire_webhook.deps import Deps
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.evidence_protocol import ExitEvidence
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.metrics import Metrics
-from fusewire_webhook.receiver import Receiver
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RunConfig
+from fusewire_webhook.web.app import build_app
+from fusewire_webhook.web.deps import Deps
+from fusewire_webhook.web.metrics import Metrics
+from fusewire_webhook.web.receiver import Receiver
 
 CONNECTIONS = 32
 SECONDS = 2.0

@@ -27,7 +27,8 @@ import aiohttp
 import pytest
 
 from fusewire_webhook.actuators.pidfd import readable
-from fusewire_webhook.config import (
+from fusewire_webhook.service import serving
+from fusewire_webhook.settings.config import (
     Config,
     ListenConfig,
     PrometheusConfig,
@@ -35,7 +36,6 @@ from fusewire_webhook.config import (
     RunConfig,
     StopConfig,
 )
-from fusewire_webhook.service import serving
 
 pytestmark = [pytest.mark.bench, pytest.mark.stack]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.events import StepsWatched
+from fusewire_webhook.breaker.events import StepsWatched
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.postmortem.background import run_child
 from postmortem.recorded import RUN, TRIP, keep, observed, recovered, write_journal, write_run

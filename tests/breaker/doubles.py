@@ -12,12 +12,12 @@ from typing import Any
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter, snapshot_name
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.config import RetryConfig, RunConfig, SnapshotConfig
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.events import AlertReported, AlertStatus
-from fusewire_webhook.evidence_protocol import ExitEvidence
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.state import RunState
+from fusewire_webhook.breaker.events import AlertReported, AlertStatus
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RetryConfig, RunConfig, SnapshotConfig
 
 RUN = "ppo"
 

@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from breaker.doubles import RUN, SetEvidence, trip
 from fusewire_webhook.actuators.local import LocalActuator
-from fusewire_webhook.config import RetryConfig, RunConfig, StopConfig
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.journal import Journal
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RetryConfig, RunConfig, StopConfig
 
 TRAINER = (
     "import os, pathlib, time\n"

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.actions import StopAttempt, owed
-from fusewire_webhook.breaker import refusal
-from fusewire_webhook.errors import IllegalTransitionError
-from fusewire_webhook.events import (
+from fusewire_webhook.breaker.actions import StopAttempt, owed
+from fusewire_webhook.breaker.events import (
     AttemptStarted,
     Command,
     ExitClassified,
@@ -21,8 +19,10 @@ from fusewire_webhook.events import (
     StepsWatched,
     StopConfirmed,
 )
-from fusewire_webhook.policy import Policy
-from fusewire_webhook.state import RunState
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import refusal
+from fusewire_webhook.errors import IllegalTransitionError
 
 from .doubles import trip
 from .world import World

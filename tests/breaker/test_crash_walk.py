@@ -19,13 +19,13 @@ import pytest
 
 from fusewire.snapshots import SnapshotStore, snapshot_name
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker import fold
-from fusewire_webhook.config import RunConfig
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.events import Command
-from fusewire_webhook.evidence_protocol import ExitEvidence
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.state import RunState
+from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RunConfig
 
 from .doubles import RUN, SetEvidence, quick, trip, write_snapshot
 

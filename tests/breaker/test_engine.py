@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from fusewire.snapshots import SnapshotStore
-from fusewire_webhook import engine, guarded_run
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.breaker.events import Command, Event
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.engine import engine, guarded_run
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
-from fusewire_webhook.events import Command, Event
-from fusewire_webhook.evidence_protocol import ExitEvidence
-from fusewire_webhook.policy import Policy
-from fusewire_webhook.state import RunState
-from fusewire_webhook.subscription import Subscription
 
 from .doubles import RUN, guarding, quick, trip, write_snapshot
 

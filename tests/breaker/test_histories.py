@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fusewire_webhook.actions import owed
-from fusewire_webhook.events import Event, MonitoringChanged, RunDeclared, SnapshotsRemoved, StepsWatched
-from fusewire_webhook.policy import Policy
+from fusewire_webhook.breaker.actions import owed
+from fusewire_webhook.breaker.events import Event, MonitoringChanged, RunDeclared, SnapshotsRemoved, StepsWatched
+from fusewire_webhook.breaker.policy import Policy
 
 from .doubles import trip
 from .world import World

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from fusewire_webhook.breaker.events import Command, Event, RolledBack, StopConfirmed, TimerElapsed
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import JournalError
-from fusewire_webhook.events import Command, Event, RolledBack, StopConfirmed, TimerElapsed
-from fusewire_webhook.journal import Journal
 
 from .doubles import trip
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.breaker import fold
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.state import RunState
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.engine.journal import Journal
 
 from .doubles import RUN
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusewire.snapshots import snapshot_name
-from fusewire_webhook.actions import (
+from fusewire_webhook.breaker.actions import (
     Action,
     NoteWouldHave,
     PromoteSnapshot,
@@ -20,8 +20,7 @@ from fusewire_webhook.actions import (
     WaitBackoff,
     owed,
 )
-from fusewire_webhook.breaker import fold, refusal, transition
-from fusewire_webhook.events import (
+from fusewire_webhook.breaker.events import (
     AlertReported,
     AttemptStarted,
     Command,
@@ -41,8 +40,9 @@ from fusewire_webhook.events import (
     WouldHaveActed,
     decode,
 )
-from fusewire_webhook.policy import Policy
-from fusewire_webhook.state import RunState, Snapshot
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState, Snapshot
+from fusewire_webhook.breaker.transition import fold, refusal, transition
 
 from .doubles import trip
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from actuators.docker_engine import Engine, unavailable
-from fusewire_webhook.breaker import fold
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.engine.journal import Entry, Journal
 from fusewire_webhook.errors import JournalError
-from fusewire_webhook.journal import Entry, Journal
-from fusewire_webhook.state import RunState
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from fusewire_webhook.amconfig import problems
-from fusewire_webhook.checks import check
-from fusewire_webhook.config import AuthConfig, Config, ListenConfig
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace
 from fusewire_webhook.demo.scenarios import config as demo_config
-from fusewire_webhook.loader import build, read_yaml
+from fusewire_webhook.settings.amconfig import problems
+from fusewire_webhook.settings.checks import check
+from fusewire_webhook.settings.config import AuthConfig, Config, ListenConfig
+from fusewire_webhook.settings.loader import build, read_yaml
 from fusewire_webhook.stack.generate import WebhookAddress, prometheus_config
 
 COMPOSE = Path(__file__).parents[2] / "compose"

@@ -21,8 +21,8 @@ from actuators.engine_double import IMAGE, EngineDouble
 from fusewire_webhook.actuators import Launch
 from fusewire_webhook.actuators.docker import DockerActuator
 from fusewire_webhook.actuators.docker_spec import container
-from fusewire_webhook.config import DockerConfig
 from fusewire_webhook.errors import ActuatorError
+from fusewire_webhook.settings.config import DockerConfig
 
 CONFIG = Path(__file__).parents[2] / "compose" / "socket-proxy" / "haproxy.cfg"
 SECTION = DockerConfig(

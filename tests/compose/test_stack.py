@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from actuators.docker_engine import WANTED, Engine, running_engine
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 
 from .stack_site import Stack, build_images, install_compose, running_stack
 

@@ -15,17 +15,17 @@ from aiohttp import web
 
 from breaker.doubles import SetEvidence, quick, write_snapshot
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.app import build_app
-from fusewire_webhook.config import RunConfig
-from fusewire_webhook.deadman import WatchStatus
-from fusewire_webhook.deps import Deps
-from fusewire_webhook.engine import Engine
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.metrics import Metrics
-from fusewire_webhook.prometheus import Labels, Prometheus, Rule, RuleGroup, Series
-from fusewire_webhook.receiver import Receiver
-from fusewire_webhook.redact import Secret
-from fusewire_webhook.words import describe
+from fusewire_webhook.breaker.words import describe
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.config import RunConfig
+from fusewire_webhook.settings.redact import Secret
+from fusewire_webhook.watch.deadman import WatchStatus
+from fusewire_webhook.watch.prometheus import Labels, Prometheus, Rule, RuleGroup, Series
+from fusewire_webhook.web.app import build_app
+from fusewire_webhook.web.deps import Deps
+from fusewire_webhook.web.metrics import Metrics
+from fusewire_webhook.web.receiver import Receiver
 
 TOKEN = "command-token-8a2e6d40"
 

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from breaker.doubles import trip, write_snapshot
-from fusewire_webhook.deadman import WatchStatus
-from fusewire_webhook.events import Command
+from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.postmortem import postmortem_path
+from fusewire_webhook.watch.deadman import WatchStatus
 
 from .browser import PHONE, Page
 from .conftest import OpenPage

@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 
 from breaker.doubles import trip, write_snapshot
+from fusewire_webhook.breaker.events import Command, SnapshotSeen, StepsWatched
 from fusewire_webhook.console import assets
 from fusewire_webhook.console.signals import named_by_alerts
 from fusewire_webhook.console.timeline import timeline
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.events import Command, SnapshotSeen, StepsWatched
 
 from .site import TOKEN, Site, site
 

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from rich.console import Console
 
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.demo.incidents import Failure, failures
 from fusewire_webhook.demo.report import table, timeline
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, config
-from fusewire_webhook.events import Event
-from fusewire_webhook.journal import Entry
-from fusewire_webhook.loader import load
-from fusewire_webhook.policy import Policy
+from fusewire_webhook.engine.journal import Entry
+from fusewire_webhook.settings.loader import load
 
 START = 1_700_000_000.0
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from fusewire.snapshots.layout import ACTIVE_LINK, QUARANTINE, SNAPSHOTS, STABLE_LINK
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.demo.driver import Watcher
 from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.incidents import Failure, failures
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, Scenario, config
-from fusewire_webhook.prometheus import matchers
+from fusewire_webhook.watch.prometheus import matchers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.stack, pytest.mark.timeout(240)]
 

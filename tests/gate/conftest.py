@@ -18,13 +18,13 @@ from aiohttp import web
 
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
-from fusewire_webhook.config import RunConfig, SnapshotConfig
-from fusewire_webhook.events import Event
-from fusewire_webhook.prometheus import Alertmanager, Prometheus, RuleGroup
-from fusewire_webhook.promoter import Promoter
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.state import RunState, Snapshot
+from fusewire_webhook.breaker.view import RunView, view_of
+from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.stack import Stack, start_stack
-from fusewire_webhook.state import RunState, Snapshot
-from fusewire_webhook.view import RunView, view_of
+from fusewire_webhook.watch.prometheus import Alertmanager, Prometheus, RuleGroup
+from fusewire_webhook.watch.promoter import Promoter
 
 ROOT = Path(__file__).parents[2]
 RUN = "cartpole"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.prometheus import RuleGroup, RuntimeInfo
+from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo
 
 from .test_triprules import NOW, group, rule
 

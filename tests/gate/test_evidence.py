@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.evidence import PrometheusEvidence, nonfinite_in, read_last_values
+from fusewire_webhook.watch.evidence import PrometheusEvidence, nonfinite_in, read_last_values
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from fusewire_webhook.events import SnapshotRejected, SnapshotSeen, StepsWatched
-from fusewire_webhook.promoter import Promoter
+from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
+from fusewire_webhook.watch.promoter import Promoter
 
 from .conftest import RUN, TRIP_RULE, Lab, Start, rule_file
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewire_webhook.gate import (
+from fusewire_webhook.watch.gate import (
     TRIPS,
     GateFacts,
     GatePolicy,
@@ -20,7 +20,7 @@ from fusewire_webhook.gate import (
     silent_signals,
     step_query,
 )
-from fusewire_webhook.triprules import RuleSet
+from fusewire_webhook.watch.triprules import RuleSet
 
 from .conftest import ROOT
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.prometheus import Alertmanager, Prometheus, duration, label_value, matchers
+from fusewire_webhook.watch.prometheus import Alertmanager, Prometheus, duration, label_value, matchers
 
 OK: dict[str, Any] = {"status": "success", "data": {"resultType": "vector", "result": []}}
 

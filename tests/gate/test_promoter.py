@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fusewire.snapshots import SnapshotStore
-from fusewire_webhook.config import RunConfig, SnapshotConfig
+from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
 from fusewire_webhook.errors import CommandError, PrometheusError
-from fusewire_webhook.events import SnapshotRejected, SnapshotSeen, StepsWatched
-from fusewire_webhook.prometheus import RuleGroup, RuntimeInfo, Sample
-from fusewire_webhook.promoter import Promoter
+from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
+from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo, Sample
+from fusewire_webhook.watch.promoter import Promoter
 
 from .conftest import RUN, Engine, write_snapshot
 from .test_triprules import NOW, group, rule

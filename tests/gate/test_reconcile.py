@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fusewire_webhook.breaker.events import AlertReported, Command, Event
 from fusewire_webhook.errors import JournalError
-from fusewire_webhook.events import AlertReported, Command, Event
-from fusewire_webhook.prometheus import ActiveAlert, Sample
-from fusewire_webhook.reconcile import Reconciler
+from fusewire_webhook.watch.prometheus import ActiveAlert, Sample
+from fusewire_webhook.watch.reconcile import Reconciler
 
 from .conftest import RUN, Engine
 

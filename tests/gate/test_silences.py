@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.events import Command
-from fusewire_webhook.prometheus import Matcher, RuleGroup, Silence
-from fusewire_webhook.silences import SilenceWatch, first_match, matches, trip_labels
+from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.watch.prometheus import Matcher, RuleGroup, Silence
+from fusewire_webhook.watch.silences import SilenceWatch, first_match, matches, trip_labels
 
 from .conftest import RUN, Engine
 from .test_triprules import group, rule

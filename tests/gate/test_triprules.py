@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.prometheus import Rule, RuleGroup
-from fusewire_webhook.triprules import inspect
+from fusewire_webhook.watch.prometheus import Rule, RuleGroup
+from fusewire_webhook.watch.triprules import inspect
 
 NOW = 1_000_000.0
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
-from fusewire_webhook.events import AlertReported, Command
-from fusewire_webhook.evidence import PrometheusEvidence
-from fusewire_webhook.reconcile import Reconciler
-from fusewire_webhook.silences import SilenceWatch
+from fusewire_webhook.breaker.events import AlertReported, Command
+from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.watch.evidence import PrometheusEvidence
+from fusewire_webhook.watch.reconcile import Reconciler
+from fusewire_webhook.watch.silences import SilenceWatch
 
 from .conftest import INTERVAL, RUN, TRIP_RULE, WATCHDOG_RULE, Lab, Start, rule_file
 

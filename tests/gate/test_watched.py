@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewire_webhook.events import StepsWatched
-from fusewire_webhook.watched import WatchedSteps
+from fusewire_webhook.breaker.events import StepsWatched
+from fusewire_webhook.watch.watched import WatchedSteps
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.floats(0.1, 9.0)), max_size=60), st.integers(1, 40))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from fusewire.metrics import sample_names
-from fusewire_webhook.metrics import Metrics
+from fusewire_webhook.web.metrics import Metrics
 from grafana import build, queries
 from grafana.verify import FOLDER, fill, panels, series_names
 

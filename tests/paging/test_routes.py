@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fusewire_webhook.amconfig import problems
+from fusewire_webhook.settings.amconfig import problems
 from fusewire_webhook.stack import WebhookAddress, alertmanager_config
 from paging import site
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
-from fusewire_webhook import events as ev
-from fusewire_webhook.events import Event
-from fusewire_webhook.journal import Entry, Journal
-from fusewire_webhook.policy import Policy
+from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.engine.journal import Entry, Journal
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.postmortem.observed import Observed, RuleEvidence, Threshold
 from fusewire_webhook.postmortem.traces import Trace
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 RUN = "cartpole"
 START = 1_796_038_846.0

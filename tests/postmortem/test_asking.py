@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fusewire_webhook.postmortem.asking import by_attempt, observe
 from fusewire_webhook.postmortem.telling import tell
-from fusewire_webhook.prometheus import Prometheus, Series
+from fusewire_webhook.watch.prometheus import Prometheus, Series
 
 from .recorded import RUN, TRIP, entries, recovered
 

@@ -14,15 +14,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker import fold
-from fusewire_webhook.config import AuthConfig
-from fusewire_webhook.events import Event, StepsWatched
+from fusewire_webhook.breaker.events import Event, StepsWatched
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.postmortem.__main__ import NOT_TRIPPED
 from fusewire_webhook.postmortem.background import PostmortemWriter, Task, run_child
 from fusewire_webhook.postmortem.serving import Asked, read_address
-from fusewire_webhook.runs_folder import RunsFolder
-from fusewire_webhook.view import RunView, view_of
+from fusewire_webhook.settings.config import AuthConfig
+from fusewire_webhook.settings.runs_folder import RunsFolder
 from webhook.site import configured, served, until
 
 from .recorded import RUN, TRIP, locked, recovered, started, write_journal, write_run

@@ -12,16 +12,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from fusewire_webhook import events as ev
-from fusewire_webhook.events import Event
-from fusewire_webhook.journal import Entry
-from fusewire_webhook.policy import Policy
+from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.engine.journal import Entry
 from fusewire_webhook.postmortem.asking import observe
 from fusewire_webhook.postmortem.plots import chosen, draw
 from fusewire_webhook.postmortem.story import Story
 from fusewire_webhook.postmortem.telling import tell
-from fusewire_webhook.prometheus import Prometheus
 from fusewire_webhook.stack import start_stack
+from fusewire_webhook.watch.prometheus import Prometheus
 
 from .recorded import RUN, S20
 

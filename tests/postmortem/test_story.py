@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.errors import CommandError
 from fusewire_webhook.postmortem.costs import cost_of
 from fusewire_webhook.postmortem.telling import MOST_LINES, tell

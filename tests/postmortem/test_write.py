@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.cli import main
 from fusewire_webhook.postmortem import plots, postmortem_path, postmortem_url
 from fusewire_webhook.postmortem.audit import ReplayFindings

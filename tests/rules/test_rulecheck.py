@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.rulecheck import Problem, check_rules
+from fusewire_webhook.settings.rulecheck import Problem, check_rules
 
 RULES = Path(__file__).parents[2] / "rules"
 

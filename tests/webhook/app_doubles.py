@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fusewire_webhook.deadman import WatchStatus
-from fusewire_webhook.deps import Deps
+from fusewire_webhook.breaker.events import Command, Event, StepsWatched
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.view import RunView, Target, view_of
+from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
-from fusewire_webhook.events import Command, Event, StepsWatched
-from fusewire_webhook.metrics import Metrics
-from fusewire_webhook.receiver import Receiver
-from fusewire_webhook.state import RunState
-from fusewire_webhook.subscription import Subscription
-from fusewire_webhook.view import RunView, Target, view_of
+from fusewire_webhook.watch.deadman import WatchStatus
+from fusewire_webhook.web.deps import Deps
+from fusewire_webhook.web.metrics import Metrics
+from fusewire_webhook.web.receiver import Receiver
 
 
 class Engine:

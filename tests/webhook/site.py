@@ -15,7 +15,8 @@ from typing import Any
 
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.cli import main
-from fusewire_webhook.config import (
+from fusewire_webhook.service import Service, serving
+from fusewire_webhook.settings.config import (
     AlertmanagerConfig,
     Config,
     ListenConfig,
@@ -23,7 +24,6 @@ from fusewire_webhook.config import (
     RetryConfig,
     RunConfig,
 )
-from fusewire_webhook.service import Service, serving
 
 ALERT_TOKEN, COMMAND_TOKEN = "alert-token-3f9b1c7d", "command-token-8a2e6d40"
 

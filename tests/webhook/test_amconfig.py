@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fusewire_webhook.amconfig import duration, parse_matcher, problems, reached
+from fusewire_webhook.settings.amconfig import duration, parse_matcher, problems, reached
 from fusewire_webhook.stack.generate import WebhookAddress, alertmanager_config
 
 URL = "http://127.0.0.1:9095/alerts"

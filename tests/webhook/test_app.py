@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from blockbuster import BlockBuster
 
-from fusewire_webhook.app import build_app
-from fusewire_webhook.deadman import WatchStatus
-from fusewire_webhook.redact import Secret
+from fusewire_webhook.settings.redact import Secret
+from fusewire_webhook.watch.deadman import WatchStatus
+from fusewire_webhook.web.app import build_app
 
 from .app_doubles import Beats, Engine, build
 

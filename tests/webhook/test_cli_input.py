@@ -14,9 +14,9 @@ import pytest
 
 from fusewire_webhook.cli import build_parser, main
 from fusewire_webhook.cli.run import with_flags
-from fusewire_webhook.config import Config, PrometheusConfig, RunConfig
 from fusewire_webhook.errors import ConfigError
-from fusewire_webhook.runs_folder import RunsFolder, ServingAddress
+from fusewire_webhook.settings.config import Config, PrometheusConfig, RunConfig
+from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 
 from .site import away
 

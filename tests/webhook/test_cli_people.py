@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.config import Config
-from fusewire_webhook.events import Command
+from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.settings.config import Config
 
 from .site import call, configured, served, until
 

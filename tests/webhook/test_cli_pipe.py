@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fusewire_webhook.events import TimerElapsed
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.breaker.events import TimerElapsed
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 
 async def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

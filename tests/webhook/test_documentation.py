@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fusewire_webhook import api
-from fusewire_webhook.config import Config, DockerConfig, RunConfig, TlsConfig
-from fusewire_webhook.loader import load
+from fusewire_webhook.settings.config import Config, DockerConfig, RunConfig, TlsConfig
+from fusewire_webhook.settings.loader import load
+from fusewire_webhook.web import api
 
 ROOT = Path(__file__).parents[2]
 

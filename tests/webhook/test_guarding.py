@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.view import view_of
 from fusewire_webhook.cli import FAILED, LOCKED, OK
 from fusewire_webhook.cli.guarding import Interrupts, all_finished, exit_code, stop, unless
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import JournalError
-from fusewire_webhook.events import Event
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.state import RunState
-from fusewire_webhook.view import view_of
 
 from .site import configured, served
 

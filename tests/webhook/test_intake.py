@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusewire_webhook.errors import PayloadError
-from fusewire_webhook.intake import parse
+from fusewire_webhook.web.intake import parse
 
 
 def alert(**changes: Any) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook import checks, loader
-from fusewire_webhook.config import Config
 from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.settings import checks, loader
+from fusewire_webhook.settings.config import Config
 
 TOKEN = "k7Zq0vJ2mB4xR9sT1wY6"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from fusewire_webhook.events import AttemptStarted, SnapshotPromoted, StopConfirmed
-from fusewire_webhook.metrics import Metrics
-from fusewire_webhook.state import RunState
+from fusewire_webhook.breaker.events import AttemptStarted, SnapshotPromoted, StopConfirmed
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.web.metrics import Metrics
 
 from .app_doubles import Engine
 

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.config import AuthConfig, ListenConfig, TlsConfig
 from fusewire_webhook.errors import ConfigError
-from fusewire_webhook.server import bind, listening, tls_context, url_of
+from fusewire_webhook.settings.config import AuthConfig, ListenConfig, TlsConfig
+from fusewire_webhook.web.server import bind, listening, tls_context, url_of
 
 from .site import COMMAND_TOKEN, call, certificate, configured, served
 

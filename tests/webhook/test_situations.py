@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import JournalError
-from fusewire_webhook.events import Event
-from fusewire_webhook.journal import Journal
 from fusewire_webhook.service import Service
-from fusewire_webhook.view import RunView
 
 from .site import configured, served, until
 

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from fusewire_webhook.events import KINDS, AlertReported, Event
-from fusewire_webhook.words import describe, verdict
+from fusewire_webhook.breaker.events import KINDS, AlertReported, Event
+from fusewire_webhook.breaker.words import describe, verdict
 
 
 def example(cls: type[Event]) -> Event:

@@ -19,32 +19,32 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 
 from fusewire.snapshots import SnapshotStore
 from fusewire.snapshots.layout import PROMOTION_FILE
-from fusewire_webhook import packs
 from fusewire_webhook.actuators import Actuator
 from fusewire_webhook.actuators.choice import actuator_of
-from fusewire_webhook.app import build_app
-from fusewire_webhook.config import Config
-from fusewire_webhook.deadman import DeadMansSwitch, WatchStatus
-from fusewire_webhook.deps import Deps
-from fusewire_webhook.engine import Engine
+from fusewire_webhook.breaker.events import MonitoringChanged
+from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.breaker.words import describe
+from fusewire_webhook.engine.engine import Engine
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import ConfigError
-from fusewire_webhook.events import MonitoringChanged
-from fusewire_webhook.evidence import PrometheusEvidence
-from fusewire_webhook.journal import Journal
-from fusewire_webhook.metrics import Metrics
 from fusewire_webhook.postmortem.background import PostmortemWriter
 from fusewire_webhook.postmortem.serving import Asked
-from fusewire_webhook.prometheus import Alertmanager, Prometheus
-from fusewire_webhook.promoter import Promoter
-from fusewire_webhook.receiver import Receiver
-from fusewire_webhook.reconcile import Reconciler
-from fusewire_webhook.redact import Secret, read_secret
-from fusewire_webhook.runs_folder import RunsFolder, ServingAddress
-from fusewire_webhook.server import bind, listening, tls_context
-from fusewire_webhook.silences import SilenceWatch
+from fusewire_webhook.settings import packs
+from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.redact import Secret, read_secret
+from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 from fusewire_webhook.stack import start_stack
-from fusewire_webhook.view import RunView
-from fusewire_webhook.words import describe
+from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.watch.evidence import PrometheusEvidence
+from fusewire_webhook.watch.prometheus import Alertmanager, Prometheus
+from fusewire_webhook.watch.promoter import Promoter
+from fusewire_webhook.watch.reconcile import Reconciler
+from fusewire_webhook.watch.silences import SilenceWatch
+from fusewire_webhook.web.app import build_app
+from fusewire_webhook.web.deps import Deps
+from fusewire_webhook.web.metrics import Metrics
+from fusewire_webhook.web.receiver import Receiver
+from fusewire_webhook.web.server import bind, listening, tls_context
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusewire_webhook.actuators import Actuator
 from fusewire_webhook.actuators.dispatch import DispatchingActuator
 from fusewire_webhook.actuators.local import LocalActuator
-from fusewire_webhook.config import Config
+from fusewire_webhook.settings.config import Config
 
 
 def actuator_of(config: Config) -> Actuator:

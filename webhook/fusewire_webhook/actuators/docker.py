@@ -30,8 +30,8 @@ from fusewire_webhook.actuators.docker_spec import (
     container,
     container_name,
 )
-from fusewire_webhook.config import DockerConfig
 from fusewire_webhook.errors import ActuatorError
+from fusewire_webhook.settings.config import DockerConfig
 
 T = TypeVar("T")
 

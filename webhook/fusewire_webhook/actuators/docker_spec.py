@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from fusewire_webhook.actuators import Launch
-from fusewire_webhook.config import DockerConfig
+from fusewire_webhook.settings.config import DockerConfig
 
 RUN_LABEL = "fusewire.run"
 ATTEMPT_LABEL = "fusewire.attempt"

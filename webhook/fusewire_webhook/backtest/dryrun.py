@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusewire_webhook.actions import Action, ResumeNewest, RollBack, StartAttempt, StopAttempt, WaitBackoff
-from fusewire_webhook.breaker import transition
-from fusewire_webhook.config import RunConfig
-from fusewire_webhook.events import (
+from fusewire_webhook.breaker.actions import Action, ResumeNewest, RollBack, StartAttempt, StopAttempt, WaitBackoff
+from fusewire_webhook.breaker.events import (
     AlertReported,
     AttemptStarted,
     Event,
@@ -19,9 +17,11 @@ from fusewire_webhook.events import (
     StopConfirmed,
     TimerElapsed,
 )
-from fusewire_webhook.policy import Policy
-from fusewire_webhook.state import RunState
-from fusewire_webhook.words import describe
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import transition
+from fusewire_webhook.breaker.words import describe
+from fusewire_webhook.settings.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)

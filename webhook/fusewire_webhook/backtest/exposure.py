@@ -16,7 +16,7 @@ from fusewire.recorder import Recorder
 from fusewire.saving import SnapshotMetrics
 from fusewire.signals import CATALOGUE
 from fusewire_webhook.backtest.model import Floats, RunLog
-from fusewire_webhook.prometheus import label_value
+from fusewire_webhook.watch.prometheus import label_value
 
 RETURN_WINDOW = 100
 """Updates; the default of a run's configuration."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from fusewire.signals import CATALOGUE
 from fusewire_webhook.backtest.model import Column, Floats, LogError, RunLog
-from fusewire_webhook.prometheus import Prometheus, Series, matchers
+from fusewire_webhook.watch.prometheus import Prometheus, Series, matchers
 
 
 def read_live(url: str, *, run: str, attempt: int | None, range_seconds: float, scrape_seconds: float) -> RunLog:

@@ -138,7 +138,7 @@ def _say(errors: list[LogError]) -> int:
 
 def _pack(entries: list[str] | tuple[str, ...]) -> Pack:
     from fusewire_webhook.backtest.pack import load  # noqa: PLC0415
-    from fusewire_webhook.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
     return load([Path(path) for path in resolve_rule_files(rule_files(entries))])

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.cli.common import add_config_options, configuration
-from fusewire_webhook.config import Config
 from fusewire_webhook.errors import WebhookError
+from fusewire_webhook.settings.config import Config
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -40,7 +40,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.checks import warnings  # noqa: PLC0415
+    from fusewire_webhook.settings.checks import warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     steps: list[tuple[str, Callable[[], Sequence[str]]]] = [
@@ -82,8 +82,8 @@ def _report(title: str, step: Callable[[], Sequence[str]]) -> bool:
 
 def rule_problems(entries: Sequence[str]) -> list[str]:
     """What is wrong with rule files: promtool's word, and the labels and metrics of every trip rule."""
-    from fusewire_webhook.packs import rule_files  # noqa: PLC0415
-    from fusewire_webhook.rulecheck import check_rules  # noqa: PLC0415
+    from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.settings.rulecheck import check_rules  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
     return [str(one) for one in check_rules([Path(file) for file in resolve_rule_files(rule_files(entries))])]
@@ -93,7 +93,7 @@ def generated_problems(config: Config) -> list[str]:
     """What promtool and amtool say of the configuration that ``fusewire run`` would write."""
     import yaml  # noqa: PLC0415
 
-    from fusewire_webhook.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
     from fusewire_webhook.stack.generate import (  # noqa: PLC0415
         WebhookAddress,
@@ -144,9 +144,9 @@ async def _ask(question: Callable[..., Any], url: str, *arguments: Any) -> list[
 
 
 async def _prometheus_problems(url: str, session: Any) -> list[str]:
-    from fusewire_webhook.amconfig import duration  # noqa: PLC0415
-    from fusewire_webhook.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
-    from fusewire_webhook.prometheus import Prometheus  # noqa: PLC0415
+    from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
+    from fusewire_webhook.watch.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
+    from fusewire_webhook.watch.prometheus import Prometheus  # noqa: PLC0415
 
     client = Prometheus(url, session=session)
     groups, now, runtime = await client.rules(), await client.now(), await client.runtime()
@@ -164,8 +164,8 @@ async def _prometheus_problems(url: str, session: Any) -> list[str]:
 async def _alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:
     import yaml  # noqa: PLC0415
 
-    from fusewire_webhook import amconfig  # noqa: PLC0415
-    from fusewire_webhook.prometheus import Alertmanager  # noqa: PLC0415
+    from fusewire_webhook.settings import amconfig  # noqa: PLC0415
+    from fusewire_webhook.watch.prometheus import Alertmanager  # noqa: PLC0415
 
     status = await Alertmanager(url, session=session).status()
     original = status.get("config", {}).get("original", "")

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from fusewire_webhook.errors import CommandError, ConfigError
-from fusewire_webhook.redact import read_secret
-from fusewire_webhook.runs_folder import RunsFolder, ServingAddress
+from fusewire_webhook.settings.redact import read_secret
+from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 
 _TIMEOUT_SECONDS = 30.0
 

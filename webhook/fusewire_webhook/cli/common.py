@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fusewire.attempt import check_run_name
 from fusewire.errors import RunNameError
-from fusewire_webhook.config import Config
 from fusewire_webhook.errors import ConfigError
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 DEFAULT_CONFIG = Path("fusewire.yml")
 
@@ -47,7 +47,7 @@ def configuration(arguments: argparse.Namespace) -> tuple[Config, str]:
     Raises:
         ConfigError: the file is missing or wrong.
     """
-    from fusewire_webhook.loader import load  # noqa: PLC0415 - `fusewire --help` need not load YAML
+    from fusewire_webhook.settings.loader import load  # noqa: PLC0415 - `fusewire --help` need not load YAML
 
     path: Path | None = arguments.config
     if path is None and DEFAULT_CONFIG.is_file():

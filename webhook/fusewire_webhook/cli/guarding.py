@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from fusewire_webhook import cli
+from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.cli.progress import Progress
-from fusewire_webhook.config import Config
 from fusewire_webhook.service import Service, serving
-from fusewire_webhook.view import RunView
+from fusewire_webhook.settings.config import Config
 
 VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, moment, runs_folder
 from fusewire_webhook.errors import CommandError
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from fusewire_webhook.journal import Entry
-    from fusewire_webhook.view import RunView
+    from fusewire_webhook.breaker.view import RunView
+    from fusewire_webhook.engine.journal import Entry
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,7 +47,7 @@ def entries_of(folder: RunsFolder, run: str) -> list[Entry]:
         CommandError: there are none.
         JournalError: the journal cannot be read.
     """
-    from fusewire_webhook.journal import Journal  # noqa: PLC0415
+    from fusewire_webhook.engine.journal import Journal  # noqa: PLC0415
 
     entries = list(Journal(folder.journal, read_only=True).read(run))
     if not entries:
@@ -70,8 +70,8 @@ def _as_json(entries: list[Entry]) -> Iterator[str]:
 
 def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
     """One line an event, and below it the decision that it led to."""
-    from fusewire_webhook.breaker import fold  # noqa: PLC0415
-    from fusewire_webhook.words import QUIET, describe, verdict  # noqa: PLC0415
+    from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
+    from fusewire_webhook.breaker.words import QUIET, describe, verdict  # noqa: PLC0415
 
     state = fold(())
     for entry in entries:
@@ -84,9 +84,9 @@ def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.breaker import fold  # noqa: PLC0415
+    from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
+    from fusewire_webhook.breaker.view import view_of  # noqa: PLC0415
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415
-    from fusewire_webhook.view import view_of  # noqa: PLC0415
 
     folder = runs_folder(arguments)
     present = ask(folder, "GET", f"/api/runs/{arguments.run}")

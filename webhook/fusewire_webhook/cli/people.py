@@ -14,10 +14,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
 from fusewire_webhook.errors import CommandError
-from fusewire_webhook.events import Command
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -100,8 +100,8 @@ async def journal_only(folder: RunsFolder, run: str, command: Command) -> None:
         CommandError: the run was never guarded here, or the decision is not possible in its state.
         JournalError: it could not be stored.
     """
-    from fusewire_webhook.breaker import fold, refusal  # noqa: PLC0415
-    from fusewire_webhook.journal import Journal  # noqa: PLC0415
+    from fusewire_webhook.breaker.transition import fold, refusal  # noqa: PLC0415
+    from fusewire_webhook.engine.journal import Journal  # noqa: PLC0415
 
     journal = Journal(folder.journal)
     try:

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.breaker.words import QUIET, describe, verdict
 from fusewire_webhook.cli.status import COLOURS, table
-from fusewire_webhook.events import Event
 from fusewire_webhook.service import Service
-from fusewire_webhook.view import RunView
-from fusewire_webhook.words import QUIET, describe, verdict
 
 _REFRESH_SECONDS = 0.5
 

@@ -7,8 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from fusewire_webhook.cli.common import add_config_options, configuration, run_name, start_logging
-from fusewire_webhook.config import Config, RunConfig
 from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.settings.config import Config, RunConfig
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -43,8 +43,8 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.checks import check, require_runs, warnings  # noqa: PLC0415
     from fusewire_webhook.cli.guarding import guard_until_done  # noqa: PLC0415 - loads the whole webhook
+    from fusewire_webhook.settings.checks import check, require_runs, warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     config = with_flags(config, arguments)

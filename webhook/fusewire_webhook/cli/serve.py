@@ -28,8 +28,8 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.checks import check, require_runs, warnings  # noqa: PLC0415
     from fusewire_webhook.cli.guarding import serve_until_stopped  # noqa: PLC0415 - loads the whole webhook
+    from fusewire_webhook.settings.checks import check, require_runs, warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     require_runs(config, source=source)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
 from fusewire_webhook.errors import CommandError
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -55,10 +55,10 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def journaled(folder: RunsFolder) -> dict[str, Any]:
     """What the serving webhook would say, from the journal alone."""
-    from fusewire_webhook.breaker import fold  # noqa: PLC0415
-    from fusewire_webhook.journal import Journal  # noqa: PLC0415
-    from fusewire_webhook.state import RunState  # noqa: PLC0415
-    from fusewire_webhook.view import view_of  # noqa: PLC0415
+    from fusewire_webhook.breaker.state import RunState  # noqa: PLC0415
+    from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
+    from fusewire_webhook.breaker.view import view_of  # noqa: PLC0415
+    from fusewire_webhook.engine.journal import Journal  # noqa: PLC0415
 
     states: dict[str, RunState] = {}
     last: dict[str, int] = {}
@@ -75,7 +75,7 @@ def journaled(folder: RunsFolder) -> dict[str, Any]:
 def _show(overview: dict[str, Any], *, detailed: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from fusewire_webhook.words import plain  # noqa: PLC0415
+    from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -105,7 +105,7 @@ def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from fusewire_webhook.words import plain  # noqa: PLC0415
+    from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
 
     rows = Table(box=None, pad_edge=False, header_style="dim")
     columns = ["run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"]

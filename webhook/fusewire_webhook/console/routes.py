@@ -9,14 +9,14 @@ from aiohttp import web
 
 from fusewire.errors import FusewireError
 from fusewire.snapshots import SnapshotStore
-from fusewire_webhook import session
-from fusewire_webhook.api import answer, errors_as_json
-from fusewire_webhook.auth import guard, same_site
 from fusewire_webhook.console import assets, signals
 from fusewire_webhook.console.ladder import ladder
 from fusewire_webhook.console.timeline import timeline
-from fusewire_webhook.deps import DEPS, Deps
 from fusewire_webhook.errors import PrometheusError
+from fusewire_webhook.web import session
+from fusewire_webhook.web.api import answer, errors_as_json
+from fusewire_webhook.web.auth import guard, same_site
+from fusewire_webhook.web.deps import DEPS, Deps
 
 _FILES = assets.load()
 """Read when the webhook is imported: its event loop never waits for the disk."""

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from fusewire.signals import CATALOGUE, by_name
-from fusewire_webhook.prometheus import Prometheus, RuleGroup, matchers
+from fusewire_webhook.watch.prometheus import Prometheus, RuleGroup, matchers
 
 POINTS = 300
 """Points of a plot: more than a screen shows, and few for Prometheus."""

@@ -14,7 +14,7 @@ from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.incidents import Failure, Observer
 from fusewire_webhook.demo.report import table, timeline
 from fusewire_webhook.demo.scenarios import TARGET_RETURN, Pace, Scenario, config
-from fusewire_webhook.prometheus import matchers
+from fusewire_webhook.watch.prometheus import matchers
 
 FAILED = 1
 LOCKED = 3

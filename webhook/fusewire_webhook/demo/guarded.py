@@ -16,12 +16,12 @@ from typing import Any, Self
 import aiohttp
 import yaml
 
-from fusewire_webhook.breaker import fold
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.engine.journal import Entry, Journal
 from fusewire_webhook.errors import JournalError, PrometheusError
-from fusewire_webhook.journal import Entry, Journal
-from fusewire_webhook.prometheus import Prometheus, Sample
-from fusewire_webhook.runs_folder import RunsFolder
-from fusewire_webhook.state import RunState
+from fusewire_webhook.settings.runs_folder import RunsFolder
+from fusewire_webhook.watch.prometheus import Prometheus, Sample
 
 STOP_SECONDS = 60.0
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.demo.guarded import GuardedRun, read_json
-from fusewire_webhook.journal import Entry
-from fusewire_webhook.prometheus import matchers
+from fusewire_webhook.engine.journal import Entry
+from fusewire_webhook.watch.prometheus import matchers
 
 RESOLUTION_SECONDS = 0.05
 """Grid on which Prometheus is asked for the first moment of something."""

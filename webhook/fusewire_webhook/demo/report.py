@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from fusewire_webhook.breaker import fold
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.breaker.words import QUIET, describe
 from fusewire_webhook.demo.incidents import Failure
-from fusewire_webhook.journal import Entry
-from fusewire_webhook.words import QUIET, describe
+from fusewire_webhook.engine.journal import Entry
 
 MOMENTS = (
     ("fault strikes", "strike"),

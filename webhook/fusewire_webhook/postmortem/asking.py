@@ -13,7 +13,7 @@ from fusewire_webhook.postmortem.observed import Observed, RuleEvidence, Thresho
 from fusewire_webhook.postmortem.story import Story, unix
 from fusewire_webhook.postmortem.thresholds import bounds
 from fusewire_webhook.postmortem.traces import trace
-from fusewire_webhook.prometheus import Prometheus, Rule, Series, duration, matchers
+from fusewire_webhook.watch.prometheus import Prometheus, Rule, Series, duration, matchers
 
 log = logging.getLogger(__name__)
 

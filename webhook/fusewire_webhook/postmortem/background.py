@@ -18,13 +18,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from fusewire_webhook.events import AttemptStarted, Event, StepsWatched, WouldHaveActed
+from fusewire_webhook.breaker.events import AttemptStarted, Event, StepsWatched, WouldHaveActed
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.postmortem.__main__ import NOT_TRIPPED
 from fusewire_webhook.postmortem.serving import Asked, announced
-from fusewire_webhook.runs_folder import RunsFolder
-from fusewire_webhook.state import RunState
-from fusewire_webhook.view import RunView
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 log = logging.getLogger(__name__)
 

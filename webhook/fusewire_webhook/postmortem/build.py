@@ -16,7 +16,7 @@ import aiohttp
 from fusewire.attempt import ATTEMPT_FILE
 from fusewire.files import write_atomically
 from fusewire.snapshots.layout import parse_name
-from fusewire_webhook.journal import Journal
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.postmortem import html, markdown, plots, postmortem_path
 from fusewire_webhook.postmortem.asking import observe
 from fusewire_webhook.postmortem.audit import ReplayAudit, ReplayFindings, RunData, Start
@@ -27,8 +27,8 @@ from fusewire_webhook.postmortem.observed import Observed, Traces
 from fusewire_webhook.postmortem.report import Facts, report
 from fusewire_webhook.postmortem.story import Attempt, Story
 from fusewire_webhook.postmortem.telling import tell
-from fusewire_webhook.prometheus import Prometheus
-from fusewire_webhook.runs_folder import RunsFolder
+from fusewire_webhook.settings.runs_folder import RunsFolder
+from fusewire_webhook.watch.prometheus import Prometheus
 
 log = logging.getLogger(__name__)
 

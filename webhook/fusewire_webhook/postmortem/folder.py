@@ -13,8 +13,8 @@ from typing import Any
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.layout import QUARANTINE, QUARANTINE_FILE, SNAPSHOTS, parse_name
 from fusewire.snapshots.manifest import Manifest, read_manifest
-from fusewire_webhook.evidence import read_last_values
-from fusewire_webhook.launching import OUTPUT_FILE, attempt_folder
+from fusewire_webhook.engine.launching import OUTPUT_FILE, attempt_folder
+from fusewire_webhook.watch.evidence import read_last_values
 
 LOG_LINES, LOG_BYTES = 80, 32_000
 

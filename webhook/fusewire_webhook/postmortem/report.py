@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusewire.snapshots.layout import parse_name
-from fusewire_webhook.events import AlertReported
+from fusewire_webhook.breaker.events import AlertReported
 from fusewire_webhook.postmortem import plots
 from fusewire_webhook.postmortem.audit import Finding
 from fusewire_webhook.postmortem.costs import Cost, span

@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
-from fusewire_webhook.deps import DEPS
 from fusewire_webhook.errors import UnknownRunError
 from fusewire_webhook.postmortem import FOLDER, html, parse_name
+from fusewire_webhook.web.deps import DEPS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

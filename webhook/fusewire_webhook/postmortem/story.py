@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from fusewire.snapshots.layout import parse_name
-from fusewire_webhook import events as ev
+from fusewire_webhook.breaker import events as ev
 
 Outcome = Literal["restarted", "locked", "observed", "under_way"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fusewire_webhook.events import StopConfirmed, StopUnconfirmed
+from fusewire_webhook.breaker.events import StopConfirmed, StopUnconfirmed
 from fusewire_webhook.postmortem.costs import Cost, span
 from fusewire_webhook.postmortem.document import Badge
 from fusewire_webhook.postmortem.story import Story

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fusewire_webhook import events as ev
-from fusewire_webhook.breaker import step as fold_one
+from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import step as fold_one
+from fusewire_webhook.breaker.words import QUIET, describe, verdict
+from fusewire_webhook.engine.journal import Entry
 from fusewire_webhook.errors import CommandError
-from fusewire_webhook.journal import Entry
 from fusewire_webhook.postmortem.story import Attempt, Known, Line, Outcome, Story
-from fusewire_webhook.state import RunState
-from fusewire_webhook.words import QUIET, describe, verdict
 
 MOST_LINES = 80
 """Journal lines of a postmortem; what lies between the first and the last ones is counted."""

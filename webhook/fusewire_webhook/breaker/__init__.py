@@ -1,0 +1,1 @@
+"""The breaker, pure: events, state, policy, and the transition between states."""

@@ -1,0 +1,298 @@
+"""The responses of the breaker: what a failure or a person's word sets in motion, stage by stage.
+
+Every procedure that may meet a living process begins with ``stop``, and ``start`` comes last: two trainers of a
+run never live at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fusewire_webhook.breaker.state import Incident, Phase, Procedure, RunState, Snapshot, Stage
+
+
+def begin(state: RunState, procedure: Procedure, *, phase: Phase = "open", **changes: Any) -> RunState:
+    """Set a procedure in motion: its first stage is owed now. It takes the place of any other."""
+    return _enter(state.to(phase, procedure=procedure, **changes))
+
+
+def advance(state: RunState) -> RunState:
+    """The present stage is done."""
+    assert state.procedure is not None
+    return _enter(state.but(procedure=replace(state.procedure, stages=state.procedure.stages[1:])))
+
+
+def _enter(state: RunState) -> RunState:
+    procedure = state.procedure
+    assert procedure is not None
+    if procedure.stages and procedure.stages[0] != "start":
+        return state
+    if procedure.stages:
+        return _next_attempt(state, procedure)
+    match procedure.ending:
+        case "locked":
+            return lock(state, procedure.reason)
+        case "completed":
+            return state.to("completed", procedure=None, decision=f"completed: {procedure.reason}")
+        case "shut_down":
+            return state.but(procedure=None, shut_down=True, decision=f"shut down: {procedure.reason}")
+        case "running":
+            raise AssertionError("a procedure that ends with a running attempt has a start stage")
+
+
+def _next_attempt(state: RunState, procedure: Procedure) -> RunState:
+    """Number the next attempt and fix its parameters.
+
+    An infrastructure restart repeats the attempt's randomness: the generator states of a newer snapshot, or
+    where there is none, the very parameters that the attempt itself was started with.
+    """
+    attempt = state.attempt + 1
+    if procedure.reseed:
+        seed, rng = state.policy.attempt_seed(attempt), "reseed"
+    else:
+        seed, rng = state.seed, state.rng if state.active == state.resumed_from else "restore"
+    return state.but(
+        attempt=attempt,
+        live=False,
+        handle=None,
+        tripped=False,
+        dirty=False,
+        early_trip=None,
+        step=state.active_step,
+        lr_scale=procedure.lr_scale,
+        raise_lr=False,
+        seed=seed,
+        rng=rng,
+        resumed_from=state.active,
+        resumed_step=state.active_step,
+        incident=None if state.incident is None else replace(state.incident, watched=0),
+    )
+
+
+def lock(state: RunState, reason: str, **changes: Any) -> RunState:
+    """Nothing happens any more without a person."""
+    return state.to(
+        "locked",
+        procedure=None,
+        suspended=None,
+        reason=reason,
+        decision=f"locked: {reason}",
+        lockouts=state.lockouts + 1,
+        **changes,
+    )
+
+
+def stop_and_lock(state: RunState, reason: str, **changes: Any) -> RunState:
+    """Stop what is left of the attempt, then lock."""
+    procedure = Procedure(cause="finish", reason=reason, stages=_stop_first(state), ending="locked")
+    return begin(state, procedure, decision=f"stopping, then locked: {reason}", **changes)
+
+
+def next_lr_scale(state: RunState) -> float:
+    """Learning-rate scale of a start that is no answer to a divergence."""
+    return min(1.0, state.lr_scale * 2) if state.raise_lr else state.lr_scale
+
+
+def diverged(state: RunState, words: str, *, step: int, person: bool = False) -> RunState:
+    """Stop → roll back, quarantine → purge → restart with a smaller learning rate; or lock.
+
+    A budget of n is used up by the n-th divergence.
+    """
+    policy = state.policy
+    if policy.mode == "observe" and not person:
+        return _observe(
+            state, f"stopped attempt {state.attempt} and rolled back to {_name(_target(state, ()))}", words
+        )
+    incident = state.incident or Incident(number=state.incidents + 1)
+    failed = incident.failed
+    if state.promoted and state.promoted[-1].name == state.resumed_from:
+        failed = (*failed, state.promoted[-1].name)
+    incident = replace(incident, divergences=incident.divergences + 1, failed=failed)
+    divergences_run = state.divergences_run + 1
+    counted = state.but(
+        tripped=True,
+        dirty=True,
+        held_trip="",
+        incident=incident,
+        incidents=incident.number,
+        furthest_trip=max(state.furthest_trip, step),
+        divergences_run=divergences_run,
+        trips_divergence=state.trips_divergence + 1,
+    )
+    for count, allowed, of in (
+        (incident.divergences, policy.divergences_per_incident, "one incident"),
+        (divergences_run, policy.divergences_per_run, "the run"),
+    ):
+        if count >= allowed:
+            return stop_and_lock(counted, f"divergence {count} of {of}, of {allowed} allowed: {words}")
+    target = _target(state, failed)
+    if target is None and state.promoted:
+        return stop_and_lock(counted, f"no older stable snapshot: {', '.join(failed)} failed already: {words}")
+    if target is None and policy.without_stable == "lock":
+        return stop_and_lock(counted, f"no snapshot is stable yet: {words}")
+    lr_scale = policy.lowered(state.lr_scale)
+    procedure = Procedure(
+        cause="divergence",
+        reason=words,
+        stages=(*_stop_first(state), *_rollback(state), "start"),
+        target=target.name if target else None,
+        lr_scale=lr_scale,
+        reseed=policy.new_seed,
+        person=person,
+    )
+    return begin(
+        counted,
+        procedure,
+        decision=f"divergence: {words}; rolling back to {_name(target)}, learning-rate scale {lr_scale:g}",
+    )
+
+
+def broke(state: RunState, words: str, *, step: int, free: bool = False) -> RunState:
+    """Stop what is left → newest clean verified snapshot → back-off → the same again; or lock."""
+    policy = state.policy
+    if policy.mode == "observe":
+        return _observe(state, f"restarted attempt {state.attempt} from its newest snapshot", words)
+    failures = state.infrastructure_failures + (0 if free else 1)
+    in_a_row = state.restarts_in_a_row + 1
+    counted = state.but(
+        tripped=state.tripped or state.live,
+        held_trip="",
+        infrastructure_failures=failures,
+        infrastructure_step=max(state.infrastructure_step, step),
+        restarts_in_a_row=in_a_row,
+        trips_infrastructure=state.trips_infrastructure + (0 if free else 1),
+    )
+    if not free and failures >= policy.infrastructure_failures:
+        return stop_and_lock(
+            counted,
+            f"infrastructure failure {failures} in a row, of {policy.infrastructure_failures} allowed: {words}",
+        )
+    seconds = policy.backoff(in_a_row)
+    procedure = Procedure(
+        cause="infrastructure",
+        reason=words,
+        stages=(*_stop_first(state), "resume", "backoff", "start"),
+        lr_scale=next_lr_scale(state),
+        backoff_seconds=seconds,
+        free=free,
+    )
+    return begin(
+        counted,
+        procedure,
+        decision=f"infrastructure: {words}; restarting from the newest snapshot in {seconds:g} s",
+    )
+
+
+def reset(state: RunState, words: str, *, target: str | None, scratch: bool) -> RunState:
+    """A person's reset of a locked run: every budget is restored, an open incident stays on probation."""
+    named = target is not None or scratch
+    newest = state.promoted[-1].name if state.promoted else None
+    middle: tuple[Stage, ...] = _rollback(state) if state.dirty or named else ("resume",)
+    procedure = Procedure(
+        cause="reset",
+        reason=words,
+        stages=("stop", *middle, "start"),
+        target=target if named else newest,
+        lr_scale=state.lr_scale,
+        reseed=state.dirty and state.policy.new_seed,
+        person=True,
+    )
+    incident = state.incident
+    return begin(
+        state,
+        procedure,
+        reason="",
+        decision=f"reset: {words}",
+        incident=None if incident is None else replace(incident, divergences=0, failed=(), watched=0),
+        divergences_run=0,
+        infrastructure_failures=0,
+        infrastructure_step=0,
+        restarts_in_a_row=0,
+    )
+
+
+def roll_back(state: RunState, words: str, *, target: str | None) -> RunState:
+    """A person's rollback; it takes the place of whatever was in flight and costs no budget."""
+    procedure = Procedure(
+        cause="person",
+        reason=words,
+        stages=(*_stop_first(state), *_rollback(state), "start"),
+        target=target,
+        lr_scale=next_lr_scale(state),
+        reseed=state.policy.new_seed,
+        person=True,
+    )
+    return begin(
+        state,
+        procedure,
+        dirty=True,
+        tripped=True,
+        held_trip="",
+        decision=f"rolling back to {target or 'the start'}: {words}",
+    )
+
+
+def shut_down(state: RunState, words: str) -> RunState:
+    """Stop the trainer and remember what to go on with; no budget is used."""
+    present = state.procedure
+    if present is not None and present.cause == "finish":
+        return state.but(procedure=replace(present, person=True))
+    if present is not None and present.cause == "shutdown":
+        return state
+    if present is None:
+        suspended = Procedure(
+            cause="restart",
+            reason="the webhook starts again after a shutdown",
+            stages=("resume", "start"),
+            lr_scale=next_lr_scale(state),
+            person=True,
+        )
+    else:
+        suspended = replace(present, stages=tuple(stage for stage in present.stages if stage != "stop"))
+    procedure = Procedure(
+        cause="shutdown", reason=words, stages=_stop_first(state), ending="shut_down", person=True
+    )
+    return begin(state, procedure, phase=state.phase, suspended=suspended, decision=f"shutting down: {words}")
+
+
+def go_on(state: RunState) -> RunState:
+    """The webhook starts again after a shutdown."""
+    assert state.suspended is not None
+    suspended = state.suspended
+    return begin(
+        state,
+        suspended,
+        phase="closed" if suspended.cause == "first" else "open",
+        suspended=None,
+        shut_down=False,
+        decision=f"going on after the shutdown: {suspended.reason}",
+    )
+
+
+def next_target(state: RunState) -> Snapshot | None:
+    """Newest promoted snapshot that did not fail in the open incident."""
+    return _target(state, state.incident.failed if state.incident else ())
+
+
+def _target(state: RunState, failed: tuple[str, ...]) -> Snapshot | None:
+    return next((s for s in reversed(state.promoted) if s.name not in failed), None)
+
+
+def _name(target: Snapshot | None) -> str:
+    return "the start" if target is None else target.name
+
+
+def _stop_first(state: RunState) -> tuple[Stage, ...]:
+    """``stop``, unless it is certain that no process of the attempt exists."""
+    return ("stop",) if state.live or state.stage == "start" else ()
+
+
+def _rollback(state: RunState) -> tuple[Stage, ...]:
+    return ("rollback", "purge") if state.policy.purge else ("rollback",)
+
+
+def _observe(state: RunState, would_have: str, words: str) -> RunState:
+    note = f"would have {would_have}: {words}"
+    noted = state.but(tripped=True, held_trip="", would_have=(*state.would_have, note), decision=note)
+    return noted if state.live else lock(noted, f"observe mode restarts nothing: {words}")

@@ -1,0 +1,387 @@
+"""The breaker: one pure function from a run's state and an event to its next state and the actions now due.
+
+No clock, no I/O: what depends on time arrives as an event. An event that cannot matter any more (of an older
+attempt, a late outcome, a resolved alert) leaves the state as it was: it is recorded, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from fusewire_webhook.breaker import procedures
+from fusewire_webhook.breaker.actions import Action, owed
+from fusewire_webhook.breaker.events import (
+    AlertReported,
+    AttemptStarted,
+    Command,
+    Event,
+    ExitClassified,
+    ProcessExited,
+    PurgeFinished,
+    RollbackFailed,
+    RolledBack,
+    RunDeclared,
+    SnapshotPromoted,
+    SnapshotRejected,
+    SnapshotSeen,
+    SnapshotsRemoved,
+    StartFailed,
+    StepsWatched,
+    StopConfirmed,
+    StopUnconfirmed,
+    TimerElapsed,
+    WouldHaveActed,
+)
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.procedures import advance
+from fusewire_webhook.breaker.state import EarlyTrip, Pause, Procedure, Promotion, RunState, Snapshot
+
+KEPT_PROMOTIONS = 512
+"""Promoted snapshots that the state remembers; retention keeps far fewer on disk."""
+
+SIGTERM_EXIT = 143
+
+
+def transition(state: RunState, event: Event) -> tuple[RunState, tuple[Action, ...]]:
+    """The state after the event, and the actions that are owed now and were not before.
+
+    Raises:
+        IllegalTransitionError: a fault of fusewire itself.
+    """
+    after = step(state, event)
+    if after is state:
+        return state, ()
+    before = owed(state)
+    return after, tuple(action for action in owed(after) if action not in before)
+
+
+def step(state: RunState, event: Event) -> RunState:
+    """The state after the event."""
+    handler = _HANDLERS.get(type(event))
+    return state if handler is None else handler(state, event)
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state after all events, from nothing or from ``state``."""
+    state = RunState() if state is None else state
+    for event in events:
+        state = step(state, event)
+    return state
+
+
+def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 - one return per reason
+    """Why a person's command makes no sense now, in one sentence; None: it does."""
+    if command.verb == "shutdown":
+        return None
+    if not state.declared or state.shut_down:
+        return "it is not guarded now: start the webhook first"
+    match command.verb:
+        case "reset":
+            return None if state.phase == "locked" else f"it is {state.phase}: only a locked run can be reset"
+        case "promote":
+            if command.snapshot is None:
+                return "promote needs the name of a snapshot"
+            known = any(snapshot.name == command.snapshot for snapshot in state.promoted)
+            return f"{command.snapshot} is promoted already" if known else None
+        case "resume":
+            return None if state.pauses else "it is not paused"
+    if state.phase == "locked":
+        return f"it is locked ({state.reason}): reset it first"
+    if state.phase == "completed":
+        return "it is completed"
+    if command.verb == "trip" and (state.procedure is not None or not state.live):
+        return f"nothing is running that could be tripped now ({state.decision})"
+    if command.verb == "rollback" and command.snapshot is None and not command.scratch:
+        return "rollback needs a snapshot, or scratch"
+    return None
+
+
+def _declared(state: RunState, event: RunDeclared) -> RunState:
+    policy = Policy.from_json(event.policy)
+    if state.declared:
+        state = state.but(policy=policy)
+        return procedures.go_on(state) if state.shut_down and state.suspended else state
+    fresh = state.but(policy=policy, declared=True, attempt=event.first_attempt - 1, seed=policy.seed)
+    first = Procedure(cause="first", reason="first start", stages=("resume", "start"))
+    return procedures.begin(fresh, first, phase="closed", decision="first start")
+
+
+def _alert(state: RunState, event: AlertReported) -> RunState:
+    if event.status != "firing" or event.action != "trip" or event.attempt is None:
+        return state
+    if event.attempt != state.attempt or state.tripped or state.finished:
+        return state
+    at = state.step if event.step is None else max(event.step, state.step)
+    words = f"{event.alertname} on attempt {event.attempt} at step {at}"
+    trip = EarlyTrip(divergence=event.failure_class != "infrastructure", words=words, step=at)
+    if state.stage is None:
+        return _trip(state, trip) if state.live else state
+    if state.stage == "start":
+        return state if state.early_trip is not None else state.but(early_trip=trip)
+    return _explain_exit(state, trip) if trip.divergence else state
+
+
+def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
+    """A divergence alert of an attempt that has ended, or is being shut down: it is answered by the next start."""
+    procedure = state.procedure
+    assert procedure is not None
+    if procedure.cause == "exit":
+        return procedures.diverged(state, trip.words, step=trip.step)
+    if procedure.cause == "shutdown" and state.live and not state.pauses:
+        tripped = procedures.diverged(state.but(procedure=None, suspended=None), trip.words, step=trip.step)
+        return procedures.shut_down(tripped, procedure.reason)
+    if procedure.cause != "infrastructure":
+        return state
+    refund = 0 if procedure.free else 1
+    failures = state.infrastructure_failures - refund
+    return procedures.diverged(state.but(infrastructure_failures=failures), trip.words, step=trip.step)
+
+
+def _trip(state: RunState, trip: EarlyTrip) -> RunState:
+    if state.pauses:
+        return state if state.held_trip == trip.words else state.but(held_trip=trip.words)
+    if trip.divergence:
+        return procedures.diverged(state, trip.words, step=trip.step)
+    return procedures.broke(state, trip.words, step=trip.step)
+
+
+def _seen(state: RunState, event: SnapshotSeen | SnapshotPromoted) -> RunState:
+    """A snapshot says how far its attempt has come."""
+    if event.attempt != state.attempt or event.step <= state.step:
+        return state
+    return state.but(step=event.step)
+
+
+def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
+    state = _promotion_done(state, event.name)
+    left_behind = event.attempt < state.attempt and event.step > state.resumed_step
+    if left_behind or any(snapshot.name == event.name for snapshot in state.promoted):
+        return state
+    new = Snapshot(name=event.name, step=event.step, attempt=event.attempt)
+    promoted = (*state.promoted, new)
+    if state.promoted and new.order < state.promoted[-1].order:
+        promoted = tuple(sorted(promoted, key=lambda snapshot: snapshot.order))
+    state = _seen(state.but(promoted=promoted[-KEPT_PROMOTIONS:]), event)
+    if event.step > state.infrastructure_step:
+        state = state.but(infrastructure_failures=0, infrastructure_step=0, restarts_in_a_row=0)
+    if (
+        state.incident is None
+        or state.phase not in {"half_open", "completed"}
+        or event.step < state.furthest_trip + state.policy.watch_steps
+    ):
+        return state
+    return state.to(
+        "closed" if state.phase == "half_open" else state.phase,
+        incident=None,
+        raise_lr=state.lr_scale < 1,
+        decision=f"the incident is over: {event.name} lies past step {state.furthest_trip}, where it tripped last",
+    )
+
+
+def _snapshot_rejected(state: RunState, event: SnapshotRejected) -> RunState:
+    asked = _promotion_done(state, event.name)
+    if asked is state:
+        return state
+    return asked.but(decision=f"{event.name} was not promoted: {'; '.join(event.reasons)}")
+
+
+def _promotion_done(state: RunState, name: str) -> RunState:
+    left = tuple(promotion for promotion in state.promotions if promotion.name != name)
+    return state if len(left) == len(state.promotions) else state.but(promotions=left)
+
+
+def _snapshots_removed(state: RunState, event: SnapshotsRemoved) -> RunState:
+    return state.but(promoted=tuple(s for s in state.promoted if s.name not in event.names))
+
+
+def _steps_watched(state: RunState, event: StepsWatched) -> RunState:
+    if event.attempt != state.attempt:
+        return state
+    state = state.but(step=max(state.step, event.step))
+    incident = state.incident
+    if incident is None or state.phase != "half_open" or state.procedure or state.pauses or state.tripped:
+        return state
+    watched = incident.watched + event.watched
+    state = state.but(incident=replace(incident, watched=watched))
+    allowance = state.policy.probation_steps + max(0, state.furthest_trip - state.resumed_step)
+    if watched <= allowance:
+        return state
+    words = f"attempt {state.attempt} did not end the incident within {allowance} watched steps"
+    return procedures.broke(state, words, step=state.step)
+
+
+def _attempt_started(state: RunState, event: AttemptStarted) -> RunState:
+    if event.attempt != state.attempt or state.live:
+        return state
+    state = state.but(live=True, handle=event.handle)
+    procedure = state.procedure
+    if procedure is None or procedure.stages[0] != "start":
+        return state
+    counted = {
+        "divergence": {"restarts_divergence": state.restarts_divergence + 1},
+        "infrastructure": {"restarts_infrastructure": state.restarts_infrastructure + 1},
+    }.get(procedure.cause, {})
+    origin = state.resumed_from or "scratch"
+    started = state.to(
+        "closed" if state.incident is None else "half_open",
+        procedure=None,
+        early_trip=None,
+        decision=f"attempt {state.attempt} started from {origin}, learning-rate scale {state.lr_scale:g}",
+        **counted,
+    )
+    return started if state.early_trip is None else _trip(started, state.early_trip)
+
+
+def _start_failed(state: RunState, event: StartFailed) -> RunState:
+    procedure = state.procedure
+    if event.attempt != state.attempt or procedure is None or procedure.stages[0] != "start":
+        return state
+    words = f"attempt {event.attempt} could not be started: {event.reason}"
+    if procedure.cause == "first":
+        return procedures.stop_and_lock(state, words)
+    return procedures.broke(state, words, step=state.step)
+
+
+def _process_exited(state: RunState, event: ProcessExited) -> RunState:  # noqa: PLR0911 - one return per kind of exit
+    if event.attempt != state.attempt or not state.live:
+        return state
+    if state.phase in {"locked", "completed"}:
+        return state.but(live=False)
+    if state.procedure is not None:
+        return state
+    policy, code = state.policy, event.exit_code
+    words = f"attempt {event.attempt} exited with code {'unknown' if code is None else code}"
+    if event.reason:
+        words = f"{words} ({event.reason})"
+    if (code == 0 and (event.completed or not event.attached)) or code in policy.success_exit_codes:
+        finish = Procedure(cause="finish", reason=words, stages=("stop",), ending="completed", person=True)
+        return procedures.begin(state, finish, phase=state.phase, decision=words)
+    if policy.mode == "observe":
+        return procedures.broke(state.but(live=False), words, step=state.step)
+    if code in policy.fatal_exit_codes:
+        return procedures.stop_and_lock(state, f"{words}, which means: do not restart")
+    free = event.reason == "preempted" or (code == SIGTERM_EXIT and event.reason in {"", "signal"})
+    settle = Procedure(cause="exit", reason=words, stages=("stop", "settle"), free=free)
+    return procedures.begin(state, settle, decision=f"{words}; looking for the cause")
+
+
+def _exit_classified(state: RunState, event: ExitClassified) -> RunState:
+    procedure = state.procedure
+    if event.attempt != state.attempt or procedure is None or procedure.stages[0] != "settle":
+        return state
+    at = state.step if event.step is None else max(event.step, state.step)
+    words = "; ".join((procedure.reason, *event.evidence))
+    if event.failure_class == "divergence":
+        return procedures.diverged(state, words, step=at)
+    return procedures.broke(state, words, step=at, free=procedure.free)
+
+
+def _stop_confirmed(state: RunState, event: StopConfirmed) -> RunState:
+    if event.attempt != state.attempt:
+        return state
+    state = state.but(live=False)
+    if event.step is not None and event.step > state.step:
+        state = state.but(step=event.step)
+        if state.dirty and state.procedure and state.procedure.cause in {"divergence", "finish"}:
+            state = state.but(furthest_trip=max(state.furthest_trip, event.step))
+    return advance(state) if state.stage == "stop" else state
+
+
+def _stop_unconfirmed(state: RunState, event: StopUnconfirmed) -> RunState:
+    if event.attempt != state.attempt or state.stage != "stop":
+        return state
+    return procedures.lock(state, f"host needs attention: {event.reason}")
+
+
+def _rolled_back(state: RunState, event: RolledBack) -> RunState:
+    last = (-1, -1) if event.target is None else (event.attempt, event.step)
+    kept = tuple(s for s in state.promoted if s.order <= last and s.name not in event.quarantined)
+    state = state.but(active=event.target, active_step=event.step, promoted=kept)
+    procedure = state.procedure
+    wanted = state.stage == "rollback" and procedure is not None and procedure.target == event.target
+    return advance(state) if wanted or state.stage == "resume" else state
+
+
+def _rollback_failed(state: RunState, event: RollbackFailed) -> RunState:
+    procedure = state.procedure
+    if procedure is None or procedure.stages[0] not in {"rollback", "resume"}:
+        return state
+    if procedure.stages[0] == "rollback" and event.target is not None:
+        if event.target != procedure.target:
+            return state
+        state = state.but(promoted=tuple(s for s in state.promoted if s.name != event.target))
+        older = procedures.next_target(state)
+        if procedure.cause == "divergence" and older is not None:
+            return state.but(
+                procedure=replace(procedure, target=older.name),
+                decision=f"{event.target} cannot be used ({event.reason}); rolling back to {older.name}",
+            )
+    return procedures.lock(state, f"no snapshot could be made active: {event.reason}")
+
+
+def _purge_finished(state: RunState, event: PurgeFinished) -> RunState:
+    if state.stage != "purge":
+        return state
+    if event.exit_code == 0:
+        return advance(state)
+    words = f"the purge hook ended with exit code {event.exit_code}"
+    return procedures.lock(state, f"{words}: {event.output.strip()}" if event.output.strip() else words)
+
+
+def _timer_elapsed(state: RunState, event: TimerElapsed) -> RunState:
+    return advance(state) if state.stage == "backoff" and event.name == f"backoff-{state.attempt}" else state
+
+
+def _would_have_acted(state: RunState, event: WouldHaveActed) -> RunState:
+    return state.but(would_have=tuple(words for words in state.would_have if words != event.words))
+
+
+def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - one return per verb
+    if refusal(state, event) is not None:
+        return state
+    words = f"{event.verb} by {event.who}: {event.why}" if event.why else f"{event.verb} by {event.who}"
+    match event.verb:
+        case "pause":
+            pause = Pause(source=event.source, who=event.who, why=event.why)
+            return state if pause in state.pauses else state.but(pauses=(*state.pauses, pause), decision=words)
+        case "resume":
+            left = tuple(p for p in state.pauses if event.source == "silence" and p.source != "silence")
+            return state.but(pauses=left, held_trip=state.held_trip if left else "", decision=words)
+        case "trip":
+            return procedures.diverged(state, words, step=state.step, person=True)
+        case "reset":
+            return procedures.reset(state, words, target=event.snapshot, scratch=event.scratch)
+        case "rollback":
+            return procedures.roll_back(state, words, target=None if event.scratch else event.snapshot)
+        case "promote":
+            assert event.snapshot is not None
+            promotion = Promotion(name=event.snapshot, who=event.who, why=event.why)
+            return state.but(promotions=(*state.promotions, promotion), decision=words)
+        case "shutdown":
+            return state if state.finished or not state.declared else procedures.shut_down(state, words)
+
+
+_HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {
+    RunDeclared: _declared,
+    AlertReported: _alert,
+    SnapshotSeen: _seen,
+    SnapshotPromoted: _snapshot_promoted,
+    SnapshotRejected: _snapshot_rejected,
+    SnapshotsRemoved: _snapshots_removed,
+    StepsWatched: _steps_watched,
+    AttemptStarted: _attempt_started,
+    StartFailed: _start_failed,
+    ProcessExited: _process_exited,
+    ExitClassified: _exit_classified,
+    StopConfirmed: _stop_confirmed,
+    StopUnconfirmed: _stop_unconfirmed,
+    RolledBack: _rolled_back,
+    RollbackFailed: _rollback_failed,
+    PurgeFinished: _purge_finished,
+    TimerElapsed: _timer_elapsed,
+    WouldHaveActed: _would_have_acted,
+    Command: _command,
+}
+"""``MonitoringChanged`` is not here: it is recorded only."""

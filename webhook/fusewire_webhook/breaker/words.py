@@ -1,0 +1,85 @@
+"""Events in words, for the log, the progress of ``fusewire run`` and whoever reads them later."""
+
+from __future__ import annotations
+
+from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.events import Event
+
+QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.RunDeclared, ev.SnapshotsRemoved)
+"""Events that are bookkeeping: shown on request only."""
+
+
+def verdict(phase: str, decision: str) -> str:
+    """A decision with the state that it led to, said once."""
+    return plain(decision if decision.lower().startswith(f"{phase}:") else f"{phase}: {decision}")
+
+
+def plain(text: str) -> str:
+    """One line that does nothing to a terminal: words of alerts and exit reasons come from outside."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def describe(event: Event) -> str:
+    """One line about an event."""
+    return plain(_describe(event))
+
+
+def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per kind of event
+    match event:
+        case ev.RunDeclared():
+            return "guarded from now on"
+        case ev.AlertReported():
+            what = "trip alert" if event.action == "trip" else "alert"
+            attempt = "" if event.attempt is None else f" (attempt {event.attempt})"
+            found = ", found by reconciliation" if event.source == "reconcile" else ""
+            summary = f": {event.summary}" if event.summary else ""
+            return f"{what} {event.alertname} {event.status}{attempt}{found}{summary}"
+        case ev.SnapshotSeen():
+            return f"snapshot {event.name} is complete"
+        case ev.SnapshotPromoted():
+            return f"snapshot {event.name} promoted by {event.by}"
+        case ev.SnapshotRejected():
+            return f"snapshot {event.name} rejected: {'; '.join(event.reasons)}"
+        case ev.SnapshotsRemoved():
+            return f"retention removed {', '.join(event.names)}"
+        case ev.StepsWatched():
+            return f"{event.watched} steps watched, up to step {event.step}"
+        case ev.AttemptStarted():
+            origin = event.resume_from or "scratch"
+            return f"attempt {event.attempt} runs, from {origin}, learning-rate scale {event.lr_scale:g}"
+        case ev.StartFailed():
+            return f"attempt {event.attempt} did not start: {event.reason}"
+        case ev.ProcessExited():
+            code = "an unknown code" if event.exit_code is None else f"code {event.exit_code}"
+            done = ", completed" if event.completed else ""
+            return f"attempt {event.attempt} exited with {code}{done}{f' ({event.reason})' if event.reason else ''}"
+        case ev.ExitClassified():
+            why = f": {'; '.join(event.evidence)}" if event.evidence else ""
+            return f"the end of attempt {event.attempt} counts as {event.failure_class}{why}"
+        case ev.StopConfirmed():
+            killed = f", {event.killed} killed" if event.killed else ""
+            return f"attempt {event.attempt} is gone after {event.seconds:.1f} s{killed}, GPU memory {event.gpu}"
+        case ev.StopUnconfirmed():
+            return f"attempt {event.attempt} could not be stopped: {event.reason}"
+        case ev.RolledBack():
+            aside = f", {len(event.quarantined)} snapshots to quarantine" if event.quarantined else ""
+            return f"rolled back to {event.target or 'scratch'}{aside}"
+        case ev.RollbackFailed():
+            return f"rollback failed: {event.reason}"
+        case ev.PurgeFinished():
+            return f"purge command ended with code {event.exit_code}"
+        case ev.TimerElapsed():
+            return f"the pause '{event.name}' is over"
+        case ev.WouldHaveActed():
+            return f"observing: {event.words}"
+        case ev.Command():
+            target = f" {event.snapshot}" if event.snapshot else " from scratch" if event.scratch else ""
+            return f"{event.who}: {event.verb}{target}: {event.why}"
+        case ev.MonitoringChanged():
+            return (
+                f"the watch is degraded: {'; '.join(event.reasons)}"
+                if event.degraded
+                else "the watch is whole again"
+            )
+        case _:
+            return event.kind

@@ -1,0 +1,1 @@
+"""The only place with effects: journals events, acts, journals the outcome."""

@@ -1,0 +1,335 @@
+"""How each action of the breaker is carried out for one run, and the event that tells its outcome.
+
+Every method may be repeated after a crash at any point of it. None of them journals: the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from fusewire.errors import FusewireError
+from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore
+from fusewire_webhook.actuators import Actuator, Handle, Status
+from fusewire_webhook.breaker.actions import (
+    Action,
+    NoteWouldHave,
+    PromoteSnapshot,
+    Purge,
+    ResumeNewest,
+    RollBack,
+    StartAttempt,
+    StopAttempt,
+    WaitAndClassify,
+    WaitBackoff,
+)
+from fusewire_webhook.breaker.events import (
+    AttemptStarted,
+    Event,
+    ExitClassified,
+    ProcessExited,
+    PurgeFinished,
+    RollbackFailed,
+    RolledBack,
+    SnapshotPromoted,
+    SnapshotRejected,
+    StartFailed,
+    StopConfirmed,
+    StopUnconfirmed,
+    TimerElapsed,
+    WouldHaveActed,
+)
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.engine.endpoint import ExporterEndpoint
+from fusewire_webhook.engine.evidence_protocol import Evidence
+from fusewire_webhook.engine.launching import (
+    ATTEMPTS,
+    COMPLETED_FILE,
+    EXPORTER_FILE,
+    attempt_folder,
+    launch_of,
+    parameters_of,
+    purge_argv,
+)
+from fusewire_webhook.engine.ports import PortAllocator
+from fusewire_webhook.engine.purge import run_hook
+from fusewire_webhook.errors import ActuatorError
+from fusewire_webhook.settings.config import RunConfig
+from fusewire_webhook.settings.placing import place_of
+
+LAST_STEP_SECONDS = 5.0
+"""Longest wait for the last step of a stopped attempt: it only sharpens a figure."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Effects:
+    """The effects on one run.
+
+    Args:
+        store: the run's snapshots; its calls block and run in ``executor``.
+        sleep: as ``asyncio.sleep``.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        config: RunConfig,
+        run_dir: Path,
+        *,
+        store: SnapshotStore,
+        actuator: Actuator,
+        evidence: Evidence,
+        ports: PortAllocator,
+        executor: Executor,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.run = run
+        self.config = config
+        self.run_dir = run_dir
+        self.store = store
+        self.endpoint = ExporterEndpoint(run_dir, ports, place=place_of(run, config))
+        self._actuator = actuator
+        self._evidence = evidence
+        self._executor = executor
+        self._sleep = sleep
+        self._store_lock = asyncio.Lock()
+
+    async def perform(  # noqa: PLR0911 - one return per action
+        self, action: Action, state: RunState, *, seq: int
+    ) -> Event:
+        """Carry out an action that ``state`` owes; ``seq`` is the journal entry that led to it."""
+        match action:
+            case StopAttempt():
+                return await self._stop(action, state)
+            case WaitAndClassify():
+                return await self._classify(action)
+            case RollBack():
+                return await self._roll_back(action, seq)
+            case ResumeNewest():
+                return await self._resume(action, seq)
+            case Purge():
+                return await self._purge(action)
+            case WaitBackoff():
+                await self._sleep(action.seconds)
+                return TimerElapsed(name=action.name)
+            case StartAttempt():
+                return await self._start(action)
+            case PromoteSnapshot():
+                return await self._promote_for_person(action)
+            case NoteWouldHave():
+                return WouldHaveActed(words=action.words)
+        raise AssertionError(f"no effect for {action}")
+
+    # The process --------------------------------------------------------------------------------------
+
+    async def _stop(self, action: StopAttempt, state: RunState) -> Event:
+        attempt, started = action.attempt, time.monotonic()
+        try:
+            handle = state.handle or await self._actuator.find(self.run, attempt, str(self.run_dir))
+            if handle is None:
+                return StopConfirmed(attempt=attempt, gpu="none")
+            gone = await self._actuator.stop(handle, grace_seconds=self.config.stop.grace_seconds)
+        except (ActuatorError, OSError) as error:
+            return StopUnconfirmed(attempt=attempt, reason=str(error))
+        if not gone.confirmed:
+            return StopUnconfirmed(attempt=attempt, reason=gone.reason or "not every process is seen gone")
+        seconds = time.monotonic() - started
+        step: int | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_STEP_SECONDS):
+                step = await self._evidence.last_step(self.run, attempt)
+        self.endpoint.forget(attempt)
+        return StopConfirmed(
+            attempt=attempt, exit_code=gone.exit_code, seconds=seconds, killed=gone.killed, gpu=gone.gpu, step=step
+        )
+
+    async def _start(self, action: StartAttempt) -> Event:
+        try:
+            endpoint = await self.blocking(self.endpoint.assign, action.attempt)
+            self.endpoint.listen_at(endpoint)
+            _, host, port = endpoint
+            parameters = parameters_of(self.run, action, self.config, self.run_dir, host=host, port=port)
+            await self.blocking(self._prepare, action.attempt)
+            await self.blocking(parameters.write, self.run_dir)
+            handle = await self._actuator.start(launch_of(parameters, self.config))
+        except (ActuatorError, FusewireError, OSError) as error:
+            self.endpoint.forget(action.attempt)
+            return StartFailed(attempt=action.attempt, reason=str(error))
+        return AttemptStarted(
+            attempt=action.attempt,
+            handle=handle,
+            resume_from=action.resume_from,
+            lr_scale=action.lr_scale,
+            seed=action.seed,
+        )
+
+    async def watch(self, attempt: int, handle: Handle) -> ProcessExited:
+        """Return when the attempt's process has ended.
+
+        Raises:
+            ActuatorError: it cannot be watched now.
+        """
+        status: Status = await self._actuator.wait(handle)
+        folder = attempt_folder(self.run_dir, attempt)
+        return ProcessExited(
+            attempt=attempt,
+            exit_code=status.exit_code,
+            completed=await self.blocking((folder / COMPLETED_FILE).exists),
+            attached=await self.blocking((folder / EXPORTER_FILE).exists),
+            reason=status.reason,
+        )
+
+    async def _classify(self, action: WaitAndClassify) -> Event:
+        await self._sleep(action.seconds)
+        found = await self._evidence.exit_evidence(self.run, action.attempt, self.run_dir)
+        return ExitClassified(
+            attempt=action.attempt, failure_class=found.failure_class, evidence=found.reasons, step=found.step
+        )
+
+    def first_free_attempt(self) -> int:
+        """Make the run directory; the lowest attempt number above all that it holds. Blocks on the disk."""
+        attempts = self.run_dir / ATTEMPTS
+        attempts.mkdir(parents=True, exist_ok=True)
+        return max((int(path.name) for path in attempts.iterdir() if path.name.isdecimal()), default=-1) + 1
+
+    def _prepare(self, attempt: int) -> None:
+        attempt_folder(self.run_dir, attempt).mkdir(parents=True, exist_ok=True)
+
+    # Snapshots ----------------------------------------------------------------------------------------
+
+    async def _roll_back(self, action: RollBack, seq: int) -> Event:
+        async with self._store_lock:
+            return await self.blocking(self._roll_back_now, action.target, action.reason, seq)
+
+    def _roll_back_now(self, target: str | None, reason: str, seq: int) -> Event:
+        try:
+            if target is not None:
+                verification = self.store.verify(target, self.config.snapshots.verify)
+                if not verification.ok:
+                    problem = "; ".join(verification.problems)
+                    self.store.quarantine([target], reason=f"cannot be used: {problem}", journal_entry=seq)
+                    return RollbackFailed(target=target, reason=problem)
+            moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
+            info = None if target is None else self.store.get(target)
+        except FusewireError as error:
+            return RollbackFailed(target=target, reason=str(error))
+        except OSError as error:
+            return RollbackFailed(reason=str(error))
+        return _rolled_back(info, moved)
+
+    async def _resume(self, action: ResumeNewest, seq: int) -> Event:
+        async with self._store_lock:
+            try:
+                info = await self._newest_clean(action.attempt)
+                reason = f"left behind by a restart: {action.reason}"
+                target = None if info is None else info.name
+                moved = await self.blocking(self.store.roll_back, target, reason=reason, journal_entry=seq)
+            except (FusewireError, OSError) as error:
+                return RollbackFailed(reason=str(error))
+        return _rolled_back(info, moved)
+
+    async def _newest_clean(self, attempt: int) -> SnapshotInfo | None:
+        """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
+
+        Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
+        better than nothing.
+        """
+        passed: list[str] = []
+        unknown: SnapshotInfo | None = None
+        while (info := await self.blocking(self.store.newest_verified, tuple(passed))) is not None:
+            if info.state == "promoted":
+                return info
+            unclean = await self._evidence.unclean_since(self.run, attempt, info.name)
+            if unclean is not None and not unclean:
+                return info
+            if unclean is None and unknown is None:
+                unknown = info
+            passed.append(info.name)
+        return unknown
+
+    async def _purge(self, action: Purge) -> Event:
+        config, watermark = self.config, None
+        if action.target is not None:
+            try:
+                watermark = (await self.blocking(self.store.manifest, action.target)).replay_watermark
+            except (FusewireError, OSError) as error:
+                return PurgeFinished(exit_code=127, output=str(error))
+        return await run_hook(
+            purge_argv(config, run=self.run, run_dir=self.run_dir, watermark=watermark),
+            cwd=config.cwd,
+            environment=config.env,
+            timeout_seconds=config.purge_timeout_seconds,
+        )
+
+    async def _promote_for_person(self, action: PromoteSnapshot) -> Event:
+        problems, info = await self.examine(action.name)
+        if info is None:
+            return SnapshotRejected(name=action.name, step=0, attempt=0, reasons=problems)
+        evidence = {"who": action.who, "why": action.why}
+        try:
+            if not problems:
+                await self.promote(action.name, by=action.who, evidence=evidence, baselines={})
+        except (FusewireError, OSError) as error:
+            problems = (str(error),)
+        if problems:
+            return SnapshotRejected(name=info.name, step=info.step, attempt=info.attempt, reasons=problems)
+        return SnapshotPromoted(
+            name=info.name, step=info.step, attempt=info.attempt, by=action.who, evidence=evidence
+        )
+
+    async def examine(self, name: str, *, verify: bool = True) -> tuple[tuple[str, ...], SnapshotInfo | None]:
+        """Why the snapshot must not be promoted (empty: it may), and what it is; its bytes too with ``verify``."""
+        try:
+            info = await self.blocking(self.store.get, name)
+        except (FusewireError, OSError) as error:
+            return (str(error),), None
+        if info.state == "quarantined":
+            return (f"{name} is in quarantine ({info.why}) and never comes back",), info
+        if not verify:
+            return (), info
+        verification = await self.blocking(self.store.verify, name, self.config.snapshots.verify)
+        return (() if verification.ok else tuple(verification.problems)), info
+
+    async def promote(self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]) -> None:
+        """Promote on disk.
+
+        Raises:
+            FusewireError, OSError: it was not promoted.
+        """
+        async with self._store_lock:
+            await self.blocking(self.store.promote, name, by=by, evidence=evidence, baselines=baselines)
+
+    async def retain(self, running_attempt: int | None) -> tuple[str, ...]:
+        """Apply the retention rules; the names that were deleted.
+
+        Raises:
+            FusewireError, OSError: not everything could be deleted.
+        """
+        keep = self.config.snapshots
+        policy = RetentionPolicy(
+            keep_promoted=keep.keep_promoted,
+            keep_total=keep.keep_total,
+            keep_seconds=None if keep.keep_days is None else keep.keep_days * 86400,
+            keep_bytes=keep.keep_bytes,
+            keep_quarantined=keep.keep_quarantined,
+        )
+        async with self._store_lock:
+            return await self.blocking(self.store.apply_retention, policy, running_attempt=running_attempt)
+
+    async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call that blocks on the disk in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *args, **kwargs))
+
+
+def _rolled_back(info: SnapshotInfo | None, moved: tuple[str, ...]) -> RolledBack:
+    if info is None:
+        return RolledBack(target=None, quarantined=moved)
+    return RolledBack(target=info.name, step=info.step, attempt=info.attempt, quarantined=moved)

@@ -1,0 +1,326 @@
+"""One guarded run: journals what happened to it, folds, carries out what is owed, journals the outcome.
+
+Level-triggered: a task does whatever the folded state owes until it owes nothing. An action is begun only in a
+state that is on the disk, so a webhook that was killed at any instant finds the same action owed and does it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fusewire.errors import FusewireError
+from fusewire.snapshots import SnapshotInfo
+from fusewire_webhook.actuators import Handle
+from fusewire_webhook.breaker import transition as breaker
+from fusewire_webhook.breaker.actions import (
+    Action,
+    NoteWouldHave,
+    PromoteSnapshot,
+    WaitAndClassify,
+    WaitBackoff,
+    owed,
+)
+from fusewire_webhook.breaker.events import (
+    Command,
+    Event,
+    RunDeclared,
+    SnapshotPromoted,
+    SnapshotSeen,
+    SnapshotsRemoved,
+)
+from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.engine.effects import Effects
+from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.errors import ActuatorError, CommandError, JournalError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Before an action is tried again whose outcome could not be journaled (disk full); doubles up to the maximum."""
+RETRY_MAX_SECONDS = 30.0
+WAITS = (WaitAndClassify, WaitBackoff)
+"""Actions that end at once when a person decides otherwise."""
+BESIDE = (PromoteSnapshot, NoteWouldHave)
+"""Actions that neither wait for the procedure nor delay it."""
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class GuardedRun:
+    """See the module's docstring.
+
+    Args:
+        spawn: starts a task of the engine, with a name.
+        announce: called with each event that is durable and folded, its number and the new state.
+        clock: Unix seconds, for people only.
+        checkpoint: see :class:`~fusewire_webhook.engine.engine.Engine`.
+    """
+
+    def __init__(
+        self,
+        effects: Effects,
+        *,
+        journal: Journal,
+        spawn: Spawn,
+        announce: Callable[[str, int, Event, RunState], None],
+        clock: Callable[[], float],
+        checkpoint: Callable[[str], None],
+    ) -> None:
+        self.effects = effects
+        self.name = effects.run
+        self.state = RunState()
+        self.seq = 0
+        """Journal entry up to which the state is folded."""
+        self.at_work = False
+        """Nothing is begun before the whole journal is folded, nor while the engine closes."""
+        self._journal = journal
+        self._spawn = spawn
+        self._announce = announce
+        self._clock = clock
+        self._checkpoint = checkpoint
+        self._changed = asyncio.Event()
+        self._waiters: set[asyncio.Event] = set()
+        self._lanes: dict[str, asyncio.Task[None]] = {}
+        self._watched_attempt = -1
+        self._refused: dict[int, str] = {}
+
+    # Journal and fold ---------------------------------------------------------------------------------
+
+    def fold(self, seq: int, event: Event) -> None:
+        """The next event of the journal. A fault of the breaker is loud, and the event counts as recorded only."""
+        try:
+            self.state = breaker.step(self.state, event)
+        except Exception:
+            log.critical(
+                "run %s: %s is a fault of fusewire; it is recorded only", self.name, event.kind, exc_info=True
+            )
+        self.seq = seq
+
+    async def append(self, event: Event) -> int:
+        """Journal and fold; durable when it returns. Cancelling the caller does not cancel it.
+
+        Raises:
+            JournalError: it is not stored; nothing is done about it.
+        """
+        if event.at == 0.0:
+            event = dataclasses.replace(event, at=self._clock())
+        self._checkpoint(f"journal:before:{event.kind}")
+        future = self._journal.put(self.name, event)
+        future.add_done_callback(lambda done: self._durable(event, done))
+        seq = await asyncio.shield(future)
+        self._checkpoint(f"journal:after:{event.kind}")
+        return seq
+
+    def _durable(self, event: Event, done: asyncio.Future[int]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        seq, before = done.result(), self.state
+        if isinstance(event, Command) and (refused := breaker.refusal(before, event)) is not None:
+            self._refused[seq] = refused
+        self.fold(seq, event)
+        self._announce(self.name, seq, event, self.state)
+        if self.state is not before:
+            self._changed.set()
+            for waiter in self._waiters:
+                waiter.set()
+        if self.at_work:
+            self.look_after()
+            if isinstance(event, (SnapshotSeen, SnapshotPromoted)):
+                self._lane("retention", self._retain)
+
+    async def finished(self) -> None:
+        """Return once the run is locked, completed or shut down."""
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            while not self.state.finished:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self._waiters.discard(changed)
+
+    # Taking up ----------------------------------------------------------------------------------------
+
+    async def take_up(self) -> None:
+        """Declare the run, or go on with what its journal owes.
+
+        Raises:
+            JournalError: the journal cannot be written.
+        """
+        self.at_work = True
+        effects, policy = self.effects, Policy.of(self.effects.config)
+        if not self.state.declared:
+            first = await effects.blocking(effects.first_free_attempt)
+            await self.append(RunDeclared(policy=policy.to_json(), first_attempt=first))
+        else:
+            await self._reconcile_disk()
+            if self.state.shut_down or self.state.policy != policy:
+                await self.append(RunDeclared(policy=policy.to_json()))
+        if self.state.live or self.state.stage == "start":
+            endpoint = await effects.blocking(effects.endpoint.on_disk, self.state.attempt)
+            if endpoint is not None:
+                effects.endpoint.listen_at(endpoint)
+        self.look_after()
+
+    async def _reconcile_disk(self) -> None:
+        """Journal what happened to promoted snapshots on disk just before the engine was killed."""
+        on_disk = {info.name: info for info in await self.effects.blocking(self.effects.store.promoted)}
+        known = {snapshot.name for snapshot in self.state.promoted}
+        for name, info in on_disk.items():
+            if name not in known and self.not_promotable(info) is None:
+                by = info.why.removeprefix("by ")
+                await self.append(SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by))
+        gone = tuple(sorted(known - on_disk.keys()))
+        if gone and self.state.stage not in {"rollback", "resume"}:
+            await self.append(SnapshotsRemoved(names=gone))
+
+    # Doing --------------------------------------------------------------------------------------------
+
+    def look_after(self) -> None:
+        """Make sure that somebody works on what is owed, and watches the living process."""
+        due = owed(self.state)
+        if any(isinstance(action, BESIDE) for action in due):
+            self._lane("beside", lambda: self._until_nothing(lambda action: isinstance(action, BESIDE)))
+        if any(not isinstance(action, BESIDE) for action in due):
+            self._lane("procedure", lambda: self._until_nothing(lambda action: not isinstance(action, BESIDE)))
+        state = self.state
+        if state.live and state.handle is not None and self._watched_attempt != state.attempt:
+            self._watched_attempt = state.attempt
+            self._spawn(self._watch(state.attempt, state.handle), f"{self.name}-watch-{state.attempt}")
+
+    def _lane(self, lane: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        present = self._lanes.get(lane)
+        if present is None or present.done():
+            self._lanes[lane] = self._spawn(work(), f"{self.name}-{lane}")
+
+    async def _until_nothing(self, mine: Callable[[Action], bool]) -> None:
+        delay = RETRY_SECONDS
+        while (action := next(filter(mine, owed(self.state)), None)) is not None:
+            try:
+                outcome = await self._carry_out(action)
+                if outcome is not None:
+                    await self.append(outcome)
+            except JournalError as error:
+                log.error(
+                    "run %s: the outcome of %s is not journaled, it is repeated: %s", self.name, action, error
+                )
+            except Exception:
+                log.exception("run %s: %s failed, it is repeated", self.name, action)
+            else:
+                delay = RETRY_SECONDS
+                continue
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, RETRY_MAX_SECONDS)
+
+    async def _carry_out(self, action: Action) -> Event | None:
+        """The outcome; None: it was a wait, and nobody waits for it any more."""
+        kind = type(action).__name__
+        self._checkpoint(f"act:before:{kind}")
+        performing = self.effects.perform(action, self.state, seq=self.seq)
+        outcome = await (self._while_owed(action, performing) if isinstance(action, WAITS) else performing)
+        if outcome is not None:
+            self._checkpoint(f"act:after:{kind}")
+        return outcome
+
+    async def _while_owed(self, action: Action, performing: Coroutine[Any, Any, Event]) -> Event | None:
+        task = asyncio.ensure_future(performing)
+        try:
+            while not task.done():
+                self._changed.clear()
+                changed = asyncio.ensure_future(self._changed.wait())
+                try:
+                    await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                if not task.done() and action not in owed(self.state):
+                    return None
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _watch(self, attempt: int, handle: Handle) -> None:
+        """Journal the end of a process that nobody here asked for."""
+        delay = RETRY_SECONDS
+        while self.state.attempt == attempt and self.state.live:
+            try:
+                exited = await self.effects.watch(attempt, handle)
+                if self.state.attempt == attempt and self.state.live and self.state.stage != "stop":
+                    await self.append(exited)
+                return
+            except (ActuatorError, JournalError, OSError) as error:
+                log.error("run %s: attempt %d cannot be watched now: %s", self.name, attempt, error)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, RETRY_MAX_SECONDS)
+
+    async def _retain(self) -> None:
+        try:
+            removed = await self.effects.retain(self.state.attempt if self.state.live else None)
+            if removed:
+                await self.append(SnapshotsRemoved(names=removed))
+        except (FusewireError, JournalError, OSError) as error:
+            log.error("run %s: old snapshots could not be removed: %s", self.name, error)
+
+    # People and the gate ------------------------------------------------------------------------------
+
+    async def command(self, command: Command) -> None:
+        """Journal a person's decision; it wins over what is in flight.
+
+        Raises:
+            CommandError: it makes no sense now, in one sentence.
+            JournalError: it is not stored.
+        """
+        if command.snapshot is not None:
+            command = dataclasses.replace(command, snapshot=await self._resolve(command.snapshot))
+        refused = breaker.refusal(self.state, command)
+        if refused is None:
+            seq = await self.append(command)
+            refused = self._refused.pop(seq, None)
+        if refused is not None:
+            raise CommandError(f"{command.verb} {self.name}: {refused}")
+
+    async def promote(
+        self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any], verified: bool
+    ) -> None:
+        """Check, promote on disk, journal.
+
+        Raises:
+            CommandError: it must not be promoted, in one sentence.
+            FusewireError, OSError: the disk refused.
+            JournalError: promoted on disk, but not journaled yet; the next start of the engine does.
+        """
+        problems, info = await self.effects.examine(name, verify=not verified)
+        refused = "; ".join(problems) or (self.not_promotable(info) if info is not None else None)
+        if info is None or refused:
+            raise CommandError(f"{name} cannot be promoted: {refused}")
+        await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines)
+        await self.append(
+            SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, evidence=evidence)
+        )
+
+    def not_promotable(self, info: SnapshotInfo) -> str | None:
+        """Why a snapshot must not become stable now; None: it may."""
+        state = self.state
+        if state.phase in {"open", "locked"}:
+            return f"the run is {state.phase}"
+        if info.attempt == state.attempt and state.tripped:
+            return f"its attempt has tripped ({state.decision})"
+        if info.attempt < state.attempt and info.step > state.resumed_step:
+            return f"attempt {state.attempt} went on from step {state.resumed_step}"
+        return None
+
+    async def _resolve(self, snapshot: str) -> str:
+        """The name of a usable snapshot that a person named by name or step; the newest of that step."""
+        try:
+            infos = [i for i in await self.effects.blocking(self.effects.store.list) if i.state != "quarantined"]
+        except (FusewireError, OSError) as error:
+            raise CommandError(f"the snapshots of {self.name} cannot be read: {error}") from error
+        named = [i for i in infos if i.name == snapshot or (snapshot.isdecimal() and i.step == int(snapshot))]
+        if not named:
+            steps = ", ".join(str(info.step) for info in infos) or "none"
+            raise CommandError(f"{self.name} has no usable snapshot {snapshot}; steps that it has: {steps}")
+        return named[-1].name

@@ -1,0 +1,1 @@
+"""The configuration: loaded, checked, and where files lie."""

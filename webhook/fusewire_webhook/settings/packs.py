@@ -1,0 +1,50 @@
+"""Where the rule files lie that come with fusewire, and what ``prometheus.rule_files`` means by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from fusewire_webhook.errors import ConfigError
+
+DEFAULT = "default"
+_PRESET = "preset:"
+
+
+def folder() -> Path:
+    """The folder ``rules/``: beside the packages in a checkout, inside this one in a wheel."""
+    installed = Path(str(resources.files("fusewire_webhook"))) / "_rules"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "rules"
+
+
+def is_name(entry: str) -> bool:
+    """Whether an entry of ``rule_files`` names a pack of fusewire and not a file."""
+    return entry == DEFAULT or entry.startswith(_PRESET)
+
+
+def rule_files(entries: Sequence[str]) -> tuple[str, ...]:
+    """The paths and globs that ``prometheus.rule_files`` stands for; empty means the default pack.
+
+    ``default`` is the default pack, ``preset:NAME`` one of ``rules/presets``, anything else a path.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    found: list[str] = []
+    for entry in entries or (DEFAULT,):
+        if entry == DEFAULT:
+            found.append(str(folder() / "*.rules.yaml"))
+        elif entry.startswith(_PRESET):
+            name = entry.removeprefix(_PRESET)
+            presets = {
+                path.name.removesuffix(".rules.yaml"): path for path in (folder() / "presets").glob("*.rules.yaml")
+            }
+            if name not in presets:
+                raise ConfigError(
+                    f"prometheus.rule_files: there is no preset {name!r}; there are {', '.join(sorted(presets))}"
+                )
+            found.append(str(presets[name]))
+        else:
+            found.append(entry)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Everything by which the webhook asks Prometheus and Alertmanager."""

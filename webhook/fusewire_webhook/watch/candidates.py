@@ -1,0 +1,195 @@
+"""Which snapshots are under judgement: found on disk, and how long they have been lying there.
+
+All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fusewire.errors import FusewireError
+from fusewire.snapshots.retention import SnapshotInfo
+from fusewire.snapshots.store import SnapshotStore
+from fusewire_webhook.breaker.events import Event, SnapshotSeen
+from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.errors import PrometheusError
+from fusewire_webhook.settings.config import RunConfig
+from fusewire_webhook.watch.evidence import seconds_past, seconds_past_slack
+from fusewire_webhook.watch.gate import Verdict, present_signals_query
+from fusewire_webhook.watch.prometheus import Prometheus
+from fusewire_webhook.watch.survey import Survey
+from fusewire_webhook.watch.watched import WatchedSteps
+
+log = logging.getLogger(__name__)
+
+RELIST_SECONDS = 30.0
+"""A folder whose modification time says nothing new is listed at least this often."""
+
+
+UNJUDGED = Verdict(answer="inconclusive", reasons=("unasked: first seen now",))
+
+
+@dataclass(kw_only=True)
+class Candidate:
+    """A snapshot under judgement."""
+
+    name: str
+    step: int
+    attempt: int
+    seen: float
+    """When it was first seen here."""
+    lead: float
+    """Seconds that it lay there unseen before."""
+    slack: float = 0.0
+    """By how many seconds it may have been longer."""
+    fingerprint: str = ""
+    known: set[str] = field(default_factory=set)
+    """Signals that the run reported when the snapshot was first seen."""
+    ended: float | None = None
+    """When its run was first seen completed."""
+    next_look: float = 0.0
+    verdict: Verdict = UNJUDGED
+    damage: tuple[str, ...] | None = None
+    """What does not hold on disk; None: not verified yet."""
+    verification: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    changed_at: int
+    infos: tuple[SnapshotInfo, ...]
+
+
+@dataclass(kw_only=True)
+class Guarded:
+    """What the promoter remembers of one run."""
+
+    config: RunConfig
+    store: SnapshotStore
+    folder: Path
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    looked: float | None = None
+    """When it was last known which snapshots lie on disk."""
+    listed: float = 0.0
+    """When they were last listed for that."""
+    changed_at: int = -1
+    """Modification time of their folder at that time, in ns."""
+    settled: bool = False
+    """They were listed twice with that time: a change within its granularity is not missed."""
+    attempt: int = -1
+    attempt_seen: float = 0.0
+    signals: set[str] = field(default_factory=set)
+    watched: WatchedSteps = field(default_factory=WatchedSteps)
+    last_step: float | None = None
+    shown: tuple[int, str] | None = None
+
+    def fully_listed(self) -> bool:
+        """Has nothing come or gone on disk since the last look? Reads the folder's time: blocks briefly."""
+        try:
+            return self.settled and _changed_at(self.folder) == self.changed_at
+        except OSError:
+            return False
+
+
+class Scanner:
+    """Finds new snapshots in the run directories and begins to judge them.
+
+    Args:
+        submit: journals an event of a run; true where it is stored.
+        scans: most run folders that are listed at once.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, Guarded],
+        *,
+        prometheus: Prometheus,
+        scrape_interval: float,
+        submit: Callable[[str, Event], Awaitable[bool]],
+        scans: int,
+    ) -> None:
+        self._runs = runs
+        self._prometheus = prometheus
+        self._scrape_interval = scrape_interval
+        self._submit = submit
+        self._scans = scans
+
+    async def scan(self, views: Mapping[str, RunView], facts: Survey) -> None:
+        """Look for what is new and forget what is gone."""
+        due = sorted(
+            (run.looked if run.looked is not None else float("-inf"), name)
+            for name, run in self._runs.items()
+            if name in views and views[name].attempt >= 0
+        )
+        listings = await asyncio.to_thread(self._list, [name for _, name in due], facts.now)
+        for name, listing in listings.items():
+            run = self._runs[name]
+            present = {info.name for info in listing.infos}
+            for gone in run.candidates.keys() - present:
+                del run.candidates[gone]
+            new = [info for info in listing.infos if info.name not in run.candidates]
+            if all([await self._first_sight(name, run, info, facts) for info in new]):
+                run.settled = listing.changed_at == run.changed_at
+                run.looked, run.listed, run.changed_at = facts.now, facts.now, listing.changed_at
+
+    def _list(self, names: Iterable[str], now: float) -> dict[str, _Listing]:
+        """What lies on disk, for the first ``scans`` runs whose folder has changed. Blocks."""
+        found: dict[str, _Listing] = {}
+        for name in names:
+            run = self._runs[name]
+            try:
+                changed_at = _changed_at(run.folder)
+                if run.settled and changed_at == run.changed_at and now - run.listed < RELIST_SECONDS:
+                    run.looked = now
+                    continue
+                found[name] = _Listing(changed_at=changed_at, infos=tuple(run.store.candidates()))
+            except (FusewireError, OSError) as error:
+                log.warning("the snapshots of run %s cannot be listed: %s", name, error)
+            if len(found) >= self._scans:
+                break
+        return found
+
+    async def _first_sight(self, name: str, run: Guarded, info: SnapshotInfo, facts: Survey) -> bool:
+        """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later)."""
+        if facts.rules is None:
+            return False
+        try:
+            signals = await self._prometheus.query(present_signals_query(name))
+            if run.looked is not None:
+                lead, slack = facts.now - max(run.looked, run.attempt_seen), 0.0
+            else:
+                slack = seconds_past_slack(self._scrape_interval)
+                lead = await seconds_past(
+                    self._prometheus,
+                    run=name,
+                    attempt=info.attempt,
+                    step=info.step,
+                    scrape_interval=self._scrape_interval,
+                )
+        except PrometheusError as error:
+            log.warning("snapshot %s of run %s is not under judgement yet: %s", info.name, name, error)
+            return False
+        run.signals |= {sample.labels.get("signal", "") for sample in signals} - {""}
+        run.candidates[info.name] = Candidate(
+            name=info.name,
+            step=info.step,
+            attempt=info.attempt,
+            seen=facts.now,
+            lead=lead,
+            slack=slack,
+            fingerprint=facts.rules.fingerprint,
+            known=set(run.signals),
+        )
+        return await self._submit(name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt))
+
+
+def _changed_at(folder: Path) -> int:
+    """Modification time in ns; 0: there is no such folder."""
+    try:
+        return folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,212 @@
+"""Why did an attempt end, and was it clean since a snapshot? Asked of Prometheus and of the run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fusewire.snapshots.layout import parse_name
+from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.errors import PrometheusError
+from fusewire_webhook.watch.prometheus import Prometheus, Sample, duration, label_value
+
+log = logging.getLogger(__name__)
+
+FATAL_SIGNALS = ("approx_kl", "reference_kl", "policy_entropy", "value_loss", "policy_loss")
+"""A single non-finite report of one of these is a divergence; others are NaN in healthy runs too."""
+GRADIENT_STREAK = 5
+"""Non-finite gradient norms in a row that are no loss scaler at work any more."""
+LAST_VALUES = "last-values.json"
+SEEN_SECONDS = 3600.0
+"""How far back the last values of an attempt are looked for."""
+
+
+class PrometheusEvidence:
+    """The engine's :class:`~fusewire_webhook.engine.evidence_protocol.Evidence`.
+
+    Args:
+        runs_dir: folder of all runs.
+        scrape_interval: seconds.
+        evaluation_interval: seconds; None: as often as scrapes happen.
+    """
+
+    def __init__(
+        self,
+        prometheus: Prometheus,
+        *,
+        runs_dir: Path,
+        scrape_interval: float = 1.0,
+        evaluation_interval: float | None = None,
+    ) -> None:
+        self._prometheus = prometheus
+        self._runs_dir = runs_dir
+        self._scrape_interval = scrape_interval
+        evaluation = scrape_interval if evaluation_interval is None else evaluation_interval
+        self._round = scrape_interval + evaluation
+
+    async def exit_evidence(self, run: str, attempt: int, run_dir: Path) -> ExitEvidence:
+        """Divergence where a divergence alert was active or a value was non-finite, else infrastructure."""
+        values = await asyncio.to_thread(read_last_values, run_dir, attempt)
+        found = list(nonfinite_in(values))
+        unanswered: list[str] = []
+        try:
+            found += await self._alerts(run, attempt)
+            found += await self._nonfinite(run, attempt)
+        except PrometheusError as error:
+            unanswered.append(f"Prometheus could not be asked: {error}")
+        step = await self._step(run, attempt, values)
+        reasons = (*dict.fromkeys(found), *unanswered)
+        return ExitEvidence(failure_class="divergence" if found else "infrastructure", reasons=reasons, step=step)
+
+    async def last_step(self, run: str, attempt: int) -> int | None:
+        """The furthest step that Prometheus or the file of last values knows."""
+        values = await asyncio.to_thread(read_last_values, self._runs_dir / run, attempt)
+        return await self._step(run, attempt, values)
+
+    async def unclean_since(self, run: str, attempt: int, snapshot: str) -> tuple[str, ...] | None:
+        """Trip alerts, pending or firing, since the snapshot; a stall or a crash does not taint its weights."""
+        parsed = parse_name(snapshot)
+        if parsed is None:
+            return None
+        step, since = parsed
+        attempts = "|".join(str(number) for number in range(since, max(since, attempt) + 1))
+        where = f"run={label_value(run)},attempt=~{label_value(attempts + '|')}"
+        try:
+            seconds = 2 * self._round + seconds_past_slack(self._scrape_interval)
+            seconds += await seconds_past(
+                self._prometheus, run=run, attempt=since, step=step, scrape_interval=self._scrape_interval
+            )
+            samples = await self._prometheus.query(
+                "count by (alertname, alertstate) (count_over_time(ALERTS{"
+                f'action="trip",class!="infrastructure",{where}}}[{duration(seconds)}]))'
+            )
+        except PrometheusError as error:
+            log.warning("whether run %s was clean since %s is unknown: %s", run, snapshot, error)
+            return None
+        return tuple(sorted(_alert(sample) for sample in samples))
+
+    async def _alerts(self, run: str, attempt: int) -> list[str]:
+        """Divergence alerts that were active around the attempt's last scrape.
+
+        That scrape is still evaluated for 3.5 intervals; what had cleared two rounds before it speaks of the past.
+        """
+        around = 6 * self._round
+        until = await self._last_scrape(run, attempt)
+        samples = await self._prometheus.query(
+            'count by (alertname, alertstate) (count_over_time(ALERTS{action="trip",class!="infrastructure",'
+            f'run={label_value(run)},attempt=~"{attempt}|"}}[{duration(around)}]))',
+            None if until is None else until + 4 * self._round,
+        )
+        return sorted(_alert(sample) for sample in samples)
+
+    async def _last_scrape(self, run: str, attempt: int) -> float | None:
+        """When the attempt was last scraped, on Prometheus' clock; None: not within ten minutes."""
+        up = f"up{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
+        samples = await self._prometheus.query(
+            f"max(max_over_time((timestamp({up}) and ({up} == 1))[10m:{duration(self._scrape_interval)}]))"
+        )
+        return samples[0].value if samples else None
+
+    async def _nonfinite(self, run: str, attempt: int) -> list[str]:
+        where, window = f"run={label_value(run)},attempt={label_value(str(attempt))}", duration(SEEN_SECONDS)
+        fatal = "|".join(FATAL_SIGNALS)
+        counts = await self._prometheus.query(
+            f'max by (signal) (last_over_time(rl_nonfinite_total{{signal=~"{fatal}",{where}}}[{window}])) > 0'
+        )
+        gauges = await self._prometheus.query(f'last_over_time({{__name__=~"rl_({fatal})",{where}}}[{window}])')
+        streaks = await self._prometheus.query(
+            f'max(last_over_time(rl_nonfinite_streak{{signal="grad_norm",{where}}}[{window}])) >= {GRADIENT_STREAK}'
+        )
+        found = [f"{sample.labels.get('signal', '')} was not finite" for sample in counts]
+        found += [
+            f"{sample.labels['__name__'].removeprefix('rl_')} was not finite"
+            for sample in gauges
+            if not math.isfinite(sample.value)
+        ]
+        found += [f"{sample.value:.0f} gradient norms in a row were not finite" for sample in streaks]
+        return sorted(found)
+
+    async def _step(self, run: str, attempt: int, values: Mapping[str, Any]) -> int | None:
+        where = f"run={label_value(run)},attempt={label_value(str(attempt))}"
+        try:
+            samples = await self._prometheus.query(
+                f"max(max_over_time(rl_step{{{where}}}[{duration(SEEN_SECONDS)}]))"
+            )
+        except PrometheusError as error:
+            log.warning("the last step of run %s is known from its files only: %s", run, error)
+            samples = []
+        steps = [sample.value for sample in samples]
+        if isinstance(values.get("step"), int):
+            steps.append(values["step"])
+        return int(max(steps)) if steps else None
+
+
+async def seconds_past(
+    prometheus: Prometheus, *, run: str, attempt: int, step: int, scrape_interval: float
+) -> float:
+    """For how long Prometheus has seen the attempt past ``step``; 0: it has not within the last hour.
+
+    It may be up to :func:`seconds_past_slack` longer.
+
+    Raises:
+        PrometheusError: no answer.
+    """
+    series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
+    look = seconds_past_slack(scrape_interval)
+    past = f"timestamp({series} > {step})[{duration(SEEN_SECONDS)}:{duration(look)}]"
+    ages = await prometheus.query(f"max(time() - min_over_time({past}))")
+    return ages[0].value if ages else 0.0
+
+
+def seconds_past_slack(scrape_interval: float) -> float:
+    """How coarse :func:`seconds_past` is, in seconds."""
+    return max(scrape_interval, SEEN_SECONDS / 720)
+
+
+def read_last_values(run_dir: Path, attempt: int) -> dict[str, Any]:
+    """What a dying trainer left in ``attempts/<attempt>/last-values.json``; empty where there is nothing usable."""
+    path = run_dir / "attempts" / f"{attempt:03d}" / LAST_VALUES
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        log.warning("%s: cannot be read as JSON (%s); it is ignored", path, error)
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def nonfinite_in(values: Mapping[str, Any]) -> Iterable[str]:
+    """What a file of last values says against the attempt.
+
+    One non-finite gradient norm is routine under loss scaling; the file cannot tell a streak from single ones, so
+    it takes as many counted ones as a streak has, the last value among them.
+    """
+    last, counts = values.get("values"), values.get("nonfinite")
+    last = last if isinstance(last, Mapping) else {}
+    counts = counts if isinstance(counts, Mapping) else {}
+    for signal in FATAL_SIGNALS:
+        if _is_nonfinite(last.get(signal)) or _count(counts.get(signal)) > 0:
+            yield f"{signal} was not finite"
+    if _is_nonfinite(last.get("grad_norm")) and _count(counts.get("grad_norm")) >= GRADIENT_STREAK:
+        yield f"{_count(counts['grad_norm'])} gradient norms were not finite, the last one too"
+
+
+def _is_nonfinite(value: Any) -> bool:
+    try:
+        return value is not None and not math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+
+
+def _alert(sample: Sample) -> str:
+    return f"{sample.labels.get('alertname', '')} was {sample.labels.get('alertstate', '')}"

@@ -1,0 +1,1 @@
+"""The HTTP surface: intake of alerts, API, service discovery, metrics."""

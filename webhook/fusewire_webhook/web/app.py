@@ -1,0 +1,103 @@
+"""The HTTP surface: ``build_app(deps)``, one resource or background task per ``cleanup_ctx``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from fusewire_webhook.console.routes import add_routes
+from fusewire_webhook.postmortem import routes as postmortems
+from fusewire_webhook.web import api, discovery
+from fusewire_webhook.web.auth import guard
+from fusewire_webhook.web.deps import DEPS, FALLEN, STREAMS, Deps
+from fusewire_webhook.web.receiver import LARGEST_BODY_BYTES
+from fusewire_webhook.web.unseen import TURNS
+
+log = logging.getLogger(__name__)
+
+
+def build_app(deps: Deps) -> web.Application:
+    """The application; nothing is started before the application is."""
+    app = web.Application(client_max_size=LARGEST_BODY_BYTES)
+    app[DEPS] = deps
+    app[FALLEN] = {}
+    app[STREAMS] = set()
+    app.on_shutdown.append(_end_streams)
+    app.cleanup_ctx.extend(deps.resources)
+    app.cleanup_ctx.extend(_background(name, run) for name, run in deps.background.items())
+    refused = deps.metrics.intake_error
+    app.router.add_post("/alerts", guard(deps.alert_token, deps.receiver.handle, refused=refused))
+    app.router.add_get("/sd", guard(deps.alert_token, _discover, refused=refused))
+    app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/healthz", _alive)
+    app.router.add_get("/readyz", _ready)
+    app[TURNS] = defaultdict(asyncio.Lock)
+    add_routes(app, deps)
+    for method, path, handler in (*api.routes(), *postmortems.routes()):
+        app.router.add_route(method, path, guard(deps.command_token, handler, refused=refused))
+    return app
+
+
+async def _alive(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """200 while everything that guards the runs works; else 503 with the reasons."""
+    deps = request.app[DEPS]
+    reasons = list(deps.watch().reasons)
+    reasons += [f"{name} ended: {error}" for name, error in request.app[FALLEN].items()]
+    if deps.receiver.not_stored:
+        reasons.append(f"journal: {deps.receiver.not_stored}")
+    return api.answer({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+
+async def _discover(request: web.Request) -> web.Response:
+    deps = request.app[DEPS]
+    targets = discovery.document(deps.engine.targets(), scrape_interval_seconds=deps.scrape_interval_seconds)
+    return web.json_response(targets)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    deps = request.app[DEPS]
+    watch = deps.watch()
+    deps.metrics.monitoring(watch.problems, watch.beat_age)
+    text = await asyncio.to_thread(generate_latest, deps.metrics.registry)  # a thousand runs take 100 ms
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _end_streams(app: web.Application) -> None:
+    streams = app[STREAMS]
+    for stream in tuple(streams):
+        stream.cancel()
+
+
+def _background(
+    name: str, run: Callable[[], Coroutine[Any, Any, None]]
+) -> Callable[[web.Application], AsyncIterator[None]]:
+    """A task for the life of the application. That it ended by itself shows in ``/readyz``."""
+
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        async def watched() -> None:
+            try:
+                await run()
+            except Exception as error:
+                log.exception("%s ended", name)
+                app[FALLEN][name] = f"{type(error).__name__}: {error}"
+            else:
+                app[FALLEN][name] = "it returned"
+
+        task = asyncio.create_task(watched(), name=name)
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    return context
