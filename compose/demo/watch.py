@@ -17,7 +17,7 @@ from fusewire_webhook.demo.driver import Watcher
 from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.report import table, timeline
 from fusewire_webhook.demo.scenarios import SCENARIOS
-from fusewire_webhook.prometheus import Prometheus
+from fusewire_webhook.watch.prometheus import Prometheus
 
 SECONDS = 420.0
 POLL_SECONDS = 0.5
