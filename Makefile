@@ -13,8 +13,8 @@ demo: setup ## a PPO run diverges, is stopped, rolled back, restarted, and recov
 setup-tests: ## the same, and what only the tests need (a C compiler, Chromium)
 	@scripts/setup.sh tests
 
-test: setup-tests ## all tests
-	@$(PY) -m pytest $(ARGS)
+test: setup-tests ## all tests, a worker a core
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 check: setup ## linters, types, rules
 	@$(PY) -m ruff check .
