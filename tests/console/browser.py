@@ -169,9 +169,8 @@ class Page:
         return str(await self.value(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     async def click(self, text: str, *, within: str = "body") -> None:
-        """Press the first visible button or link with this text, with the mouse."""
-        spot = await self.until(
-            f"""(() => {{
+        """Press the first visible button or link with this text, with the mouse, once it lies still."""
+        place = f"""(() => {{
               const named = [...document.querySelectorAll({json.dumps(within)} + ' :is(button, a, summary)')];
               const found = named.find((e) => e.innerText.trim().startsWith({json.dumps(text)})
                 && e.checkVisibility());
@@ -180,7 +179,10 @@ class Page:
               const box = found.getClientRects()[0];
               return [box.x + box.width / 2, box.y + box.height / 2];
             }})()"""
-        )
+        spot, before = await self.until(place), None
+        while spot != before:
+            await asyncio.sleep(0.05)
+            spot, before = await self.until(place), spot
         for kind in ("mousePressed", "mouseReleased"):
             await self.call(
                 "Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1
