@@ -88,13 +88,13 @@ class Stack:
         """The breaker's state of the demonstration's run."""
         return fold(entry.event for entry in self.entries())
 
-    def target(self) -> tuple[str, str]:
-        """Host and health of the one trainer that Prometheus scrapes."""
+    def targets(self) -> list[tuple[str, str]]:
+        """Host and health of every trainer that Prometheus scrapes."""
         with urllib.request.urlopen(
             "http://127.0.0.1:9090/api/v1/targets?scrapePool=fusewire", timeout=10
         ) as answer:
-            (found,) = json.load(answer)["data"]["activeTargets"]
-        return urlsplit(found["scrapeUrl"]).hostname or "", found["health"]
+            found = json.load(answer)["data"]["activeTargets"]
+        return [(urlsplit(target["scrapeUrl"]).hostname or "", target["health"]) for target in found]
 
     def ready(self) -> list[str]:
         """What ``/readyz`` of the webhook finds wrong; empty: it is ready."""

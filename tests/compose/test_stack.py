@@ -85,7 +85,9 @@ def test_the_stack_comes_up_and_the_run_recovers(stack: Stack) -> None:
         f"\nall healthy after {seconds:.1f} s; resident, MB:", {name: size // 10**6 for name, size in sizes.items()}
     )
     assert sizes["webhook"] <= WEBHOOK_BYTES
-    stack.until(lambda: stack.target() == ("fusewire-demo-1", "up"), 30, why="the trainer is scraped by its name")
+    stack.until(
+        lambda: stack.targets() == [("fusewire-demo-1", "up")], 30, why="the trainer is scraped by its name"
+    )
     stack.compose("stop")
     assert stack.engine.docker("inspect", "--format", "{{.State.Running}}", "fusewire-demo-1") == "true"
     stack.compose("down", "--remove-orphans")
@@ -106,15 +108,28 @@ def test_a_container_is_killed_in_the_middle(stack: Stack, victim: str) -> None:
 
 
 def test_a_plain_start(engine: Engine) -> None:
-    """Without any setting the run of setup/run trains under the default rules, and the webhook is ready."""
+    """Without any setting the run of setup/run trains under the default rules, and the webhook is ready.
+
+    The webhook's image has no torch, and a trainer reaches Prometheus by name but neither webhook nor proxy.
+    """
     with running_stack(engine, demo=False) as stack:
         stack.compose("up", "--detach")
-        assert stack.healthy(*SERVICES)
-        stack.until(lambda: stack.target() == ("fusewire-cartpole-0", "up"), 60, why="the trainer is scraped")
+        stack.until(lambda: stack.healthy(*SERVICES), HEALTHY_SECONDS, why="all are healthy")
+        stack.until(lambda: stack.targets() == [("fusewire-cartpole-0", "up")], 60, why="the trainer is scraped")
         stack.until(lambda: stack.ready() == [], 60, why="the webhook is ready")
         status = stack.engine.docker(
             "exec", stack.container("webhook"), "fusewire", "status", "cartpole", "--runs", "/runs"
         )
         assert "closed" in status.lower()
+        names = "[name for name in ('torch', 'gymnasium') if importlib.util.find_spec(name)]"
+        print_heavy = ("python", "-c", f"import importlib.util; print({names})")
+        assert stack.engine.docker("exec", stack.container("webhook"), *print_heavy) == "[]"
+        for service, answer in (
+            ("webhook:9095", "none"),
+            ("socket-proxy:2375", "none"),
+            ("prometheus:9090", "some"),
+        ):
+            fetch = f"wget -T 5 -q -O /dev/null http://{service}/ && echo some || echo none"
+            assert stack.engine.docker("exec", "fusewire-cartpole-0", "sh", "-c", fetch) == answer, service
         stack.compose("down", "--remove-orphans")
         assert stack.engine.trainers() == []
