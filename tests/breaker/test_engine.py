@@ -249,6 +249,37 @@ async def test_a_living_trainer_is_taken_up_not_started_again(tmp_path: Path) ->
         assert len(actuator.processes) == 1
 
 
+def lose_journal(folder: Path) -> None:
+    for file in folder.glob("journal.db*"):
+        file.unlink()
+
+
+async def test_a_trainer_that_a_lost_journal_knew_is_stopped_before_the_next_starts(tmp_path: Path) -> None:
+    """Whoever moves a damaged journal away never gets two trainers of one run."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        actuator = guard.actuator
+    lose_journal(tmp_path)
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        await guard.running(1)
+        assert actuator.stops == [(RUN, 0)]
+        assert actuator.alive(RUN) == [1]
+
+
+async def test_a_trainer_that_a_lost_journal_knew_and_nothing_ends_locks(tmp_path: Path) -> None:
+    """No second trainer starts beside one that cannot be stopped."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        actuator = guard.actuator
+    lose_journal(tmp_path)
+    actuator.unstoppable.add(RUN)
+    async with guarding(tmp_path, actuator=actuator) as guard:
+        view = await guard.engine.wait_finished(RUN)
+        assert view.state == "locked"
+        assert "attempt 0 still lives" in view.reason
+        assert actuator.alive(RUN) == [0]
+
+
 async def test_a_changed_policy_is_journaled(tmp_path: Path) -> None:
     """Decisions are folded with the policy that held when they were made."""
     async with guarding(tmp_path) as guard:

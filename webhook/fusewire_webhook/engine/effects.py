@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -62,6 +63,8 @@ from fusewire_webhook.engine.purge import run_hook
 from fusewire_webhook.errors import ActuatorError
 from fusewire_webhook.settings.config import RunConfig
 from fusewire_webhook.settings.placing import place_of
+
+log = logging.getLogger(__name__)
 
 LAST_STEP_SECONDS = 5.0
 """Longest wait for the last step of a stopped attempt: it only sharpens a figure."""
@@ -158,6 +161,7 @@ class Effects:
             _, host, port = endpoint
             parameters = parameters_of(self.run, action, self.config, self.run_dir, host=host, port=port)
             await self.blocking(self._prepare, action.attempt)
+            await self._end_others(action.attempt)
             await self.blocking(parameters.write, self.run_dir)
             handle = await self._actuator.start(launch_of(parameters, self.config))
         except (ActuatorError, FusewireError, OSError) as error:
@@ -170,6 +174,23 @@ class Effects:
             lr_scale=action.lr_scale,
             seed=action.seed,
         )
+
+    async def _end_others(self, attempt: int) -> None:
+        """End every other attempt of this run directory that lives: a journal that was lost knows none of them.
+
+        Raises:
+            ActuatorError: one of them cannot be seen gone.
+        """
+        for other in await self.blocking(self._attempts):
+            if other == attempt:
+                continue
+            handle = await self._actuator.find(self.run, other, str(self.run_dir))
+            if handle is None or (await self._actuator.status(handle)).phase == "exited":
+                continue
+            log.warning("run %s: attempt %d lives, unknown to the journal; it is stopped", self.run, other)
+            gone = await self._actuator.stop(handle, grace_seconds=self.config.stop.grace_seconds)
+            if not gone.confirmed:
+                raise ActuatorError(f"attempt {other} still lives, unknown to the journal: {gone.reason}")
 
     async def watch(self, attempt: int, handle: Handle) -> ProcessExited:
         """Return when the attempt's process has ended.
@@ -196,9 +217,11 @@ class Effects:
 
     def first_free_attempt(self) -> int:
         """Make the run directory; the lowest attempt number above all that it holds. Blocks on the disk."""
-        attempts = self.run_dir / ATTEMPTS
-        attempts.mkdir(parents=True, exist_ok=True)
-        return max((int(path.name) for path in attempts.iterdir() if path.name.isdecimal()), default=-1) + 1
+        (self.run_dir / ATTEMPTS).mkdir(parents=True, exist_ok=True)
+        return max(self._attempts(), default=-1) + 1
+
+    def _attempts(self) -> list[int]:
+        return sorted(int(path.name) for path in (self.run_dir / ATTEMPTS).iterdir() if path.name.isdecimal())
 
     def _prepare(self, attempt: int) -> None:
         attempt_folder(self.run_dir, attempt).mkdir(parents=True, exist_ok=True)
