@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 
-.PHONY: setup setup-tests demo test check bench dashboards lock clean
+.PHONY: setup setup-tests demo test test-compose check bench dashboards lock clean
 
 setup: ## virtual environment, locked dependencies, Prometheus and Alertmanager
 	@scripts/setup.sh
@@ -21,6 +21,10 @@ check: setup ## linters, types, rules
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@promtool check rules rules/*.yaml rules/presets/*.yaml
+
+test-compose: setup ## the stack in containers, on a Docker engine of its own: minutes, root, Debian
+	@tests/compose/setup.sh
+	@FUSEWIRE_TEST_DOCKER=1 $(PY) -m pytest tests/compose tests/actuators/test_docker_real.py -s $(ARGS)
 
 bench: setup-tests ## budgets, as ratios measured in one run
 	@$(PY) -m pytest -m bench -p no:randomly --override-ini timeout=900 -s tests

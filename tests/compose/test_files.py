@@ -16,7 +16,7 @@ from fusewire_webhook.settings.amconfig import problems
 from fusewire_webhook.settings.checks import check
 from fusewire_webhook.settings.config import AuthConfig, Config, ListenConfig
 from fusewire_webhook.settings.loader import build, read_yaml
-from fusewire_webhook.stack.generate import WebhookAddress, prometheus_config
+from fusewire_webhook.stack.generate import WebhookAddress, prometheus_config, server_targets
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 SETUPS = sorted(path.name for path in (COMPOSE / "setup").iterdir())
@@ -50,6 +50,12 @@ def test_prometheus_is_configured_as_by_fusewire_run(setup: str, interval: float
         rule_files=[f"/etc/fusewire/rules/{rules}"],
         scrape_interval=interval,
         evaluation_interval=interval,
+        servers_file="servers.json",
+    )
+    servers = written["scrape_configs"][-1]
+    del servers["file_sd_configs"]
+    servers["static_configs"] = server_targets(
+        prometheus="http://localhost:9090", alertmanager="http://alertmanager:9093"
     )
     assert yaml.safe_load((COMPOSE / "setup" / setup / "prometheus.yml").read_text()) == written
 
