@@ -58,14 +58,14 @@ class Site:
         (self.folder / "train.py").write_text(textwrap.dedent(text))
         return [sys.executable, "train.py"]
 
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+    async def start(self, *arguments: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "fusewire_webhook",
             *arguments,
             cwd=self.folder,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
         )
         self.processes.append(process)
@@ -79,7 +79,7 @@ class Site:
         async with asyncio.timeout(60):
             out, err = await process.communicate()
         assert process.returncode is not None
-        return process.returncode, out.decode(), err.decode()
+        return process.returncode, (out or b"").decode(), err.decode()
 
     def pids(self) -> list[int]:
         """PIDs of the trainers that came up, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,7 @@ async def test_a_command_that_does_not_exist(site: Site) -> None:
     assert "no-such-trainer" in out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_an_interrupt_stops_everything_and_can_be_continued(
     site: Site, number: signal.Signals, code: int
 ) -> None:
@@ -72,6 +73,21 @@ async def test_a_second_interrupt_hurries(site: Site) -> None:
     async with asyncio.timeout(15):
         code, _, _ = await site.end(process)
     assert code == 130
+    assert site.left() == []
+
+
+async def test_a_reader_of_the_output_that_goes_away_leaves_no_trainer_unguarded(site: Site) -> None:
+    """Ctrl-C ends ``tee`` in ``fusewire run | tee`` first: the trainer is stopped all the same."""
+    site.configure(site.trainer(LEAVES))
+    read, write = os.pipe()
+    process = await site.start("run", stdout=write)
+    os.close(write)
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    os.close(read)
+    process.send_signal(signal.SIGINT)
+    code, _, err = await site.end(process)
+    assert code == 130
+    assert "BrokenPipe" not in err
     assert site.left() == []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fusewire.attempt import check_run_name
 from fusewire.errors import RunNameError
+from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.settings.runs_folder import RunsFolder
@@ -76,7 +77,7 @@ def runs_folder(arguments: argparse.Namespace) -> RunsFolder:
 def start_logging(*, verbose: bool) -> None:
     """Warnings (with ``verbose`` everything) go to stderr, one line each."""
     logging.basicConfig(
-        stream=sys.stderr,
+        stream=Outlet(sys.stderr),
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         datefmt="%H:%M:%S",

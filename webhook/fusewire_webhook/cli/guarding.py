@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,7 +31,10 @@ def serve_until_stopped(config: Config, *, default_port: int, warnings: Sequence
 
 
 class Interrupts:
-    """SIGINT and SIGTERM as events: the first asks for an orderly end, the second for a quick one."""
+    """SIGINT, SIGTERM and SIGHUP as events: the first asks for an orderly end, the second for a quick one.
+
+    A terminal that closes sends SIGHUP more than once: that hurries nobody.
+    """
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -39,7 +43,10 @@ class Interrupts:
 
     def take(self, number: signal.Signals) -> None:
         """A signal came."""
-        (self.hurried if self.asked.is_set() else self.asked).set()
+        if not self.asked.is_set():
+            self.asked.set()
+        elif number is not signal.SIGHUP:
+            self.hurried.set()
         self.signal = number
 
     @property
@@ -50,9 +57,11 @@ class Interrupts:
 
 @contextlib.asynccontextmanager
 async def interrupts() -> AsyncIterator[Interrupts]:
-    """Take SIGINT and SIGTERM for the time of the context."""
+    """Take SIGINT, SIGTERM and (unless ``nohup`` has them ignored) SIGHUP for the time of the context."""
     loop, taken = asyncio.get_running_loop(), Interrupts()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, taken.take, number)
     try:
@@ -96,7 +105,7 @@ async def _guard(config: Config, progress: Progress) -> int:
             await asyncio.gather(following, return_exceptions=True)
         views = service.engine.views()
         for view in views:
-            progress.result(view, log_command=f"fusewire log {view.run} --runs {config.runs_dir}")
+            progress.result(view, log_command=f"fusewire log {view.run} --runs {shlex.quote(config.runs_dir)}")
     return exit_code(views) if done else taken.exit_code
 
 
@@ -150,6 +159,7 @@ async def _serve(config: Config, default_port: int, progress: Progress) -> int:
             stack.enter_async_context(serving(config, default_port=default_port, progress=progress.say)),
         )
         if started:
-            print(f"fusewire: serving {len(config.runs)} runs on {service.url}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # whoever read it is gone
+                print(f"fusewire: serving {len(config.runs)} runs on {service.url}", file=sys.stderr, flush=True)
             await taken.asked.wait()
     return cli.OK

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -16,6 +16,7 @@ from rich.text import Text
 from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import QUIET, describe, verdict
+from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.service import Service
 
@@ -30,7 +31,10 @@ class Progress:
     """
 
     def __init__(self, *, console: Console | None = None, warnings: Sequence[str] = ()) -> None:
-        self._console = console if console is not None else Console(highlight=False, soft_wrap=True)
+        self._outlet = Outlet(sys.stdout) if console is None else None
+        if console is None:
+            console = Console(file=cast("IO[str]", self._outlet), highlight=False, soft_wrap=True)
+        self._console = console
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._decisions: dict[str, str] = {}
         for warning in warnings:
@@ -45,6 +49,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+        if self._outlet is not None:
+            self._outlet.drain()
 
     def say(self, line: str) -> None:
         """One line with the time of day."""
