@@ -460,6 +460,19 @@ async def test_commands_name_snapshots_by_step_or_name_and_are_refused_in_a_sent
         assert len(guard.kinds()) == entries
 
 
+async def test_a_rollback_to_a_damaged_snapshot_stops_nothing(tmp_path: Path) -> None:
+    """The damage is told before the healthy attempt is ended for it."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        name = await guard.promote(100, 0)
+        (guard.run_dir / "snapshots" / name / "state.bin").write_bytes(b"")
+        entries = len(guard.kinds())
+        with pytest.raises(CommandError, match=r"is damaged: state\.bin"):
+            await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="", snapshot="100"))
+        assert guard.actuator.alive(RUN) == [0]
+        assert len(guard.kinds()) == entries
+
+
 async def test_a_persons_promotion_that_fails_says_why(tmp_path: Path) -> None:
     """A damaged snapshot is not promoted on anybody's word, and the decision tells the reason."""
     async with guarding(tmp_path) as guard:

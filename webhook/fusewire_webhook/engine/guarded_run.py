@@ -277,6 +277,8 @@ class GuardedRun:
         if command.snapshot is not None:
             command = dataclasses.replace(command, snapshot=await self._resolve(command.snapshot))
         refused = breaker.refusal(self.state, command)
+        if refused is None and command.snapshot is not None and command.verb in {"rollback", "reset"}:
+            refused = await self._damage(command.snapshot)
         if refused is None:
             seq = await self.append(command)
             refused = self._refused.pop(seq, None)
@@ -312,6 +314,11 @@ class GuardedRun:
         if info.attempt < state.attempt and info.step > state.resumed_step:
             return f"attempt {state.attempt} went on from step {state.resumed_step}"
         return None
+
+    async def _damage(self, snapshot: str) -> str | None:
+        """Why nobody can go back to it, as far as a quick look tells: a healthy attempt is not stopped for that."""
+        found = await self.effects.blocking(self.effects.store.verify, snapshot, "sampled")
+        return None if found.ok else f"{snapshot} is damaged: {'; '.join(found.problems)}"
 
     async def _resolve(self, snapshot: str) -> str:
         """The name of a usable snapshot that a person named by name or step; the newest of that step."""
