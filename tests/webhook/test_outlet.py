@@ -56,3 +56,11 @@ def test_a_reader_who_does_not_read_holds_nobody_up(pipe: tuple[int, TextIO]) ->
     writing.join(30.0)
     assert not writing.is_alive()
     os.close(read)  # lets the thread go
+
+
+def test_a_stream_that_was_never_there_is_no_error() -> None:
+    """``fusewire run >&-`` starts Python without stdout."""
+    outlet = Outlet(None)
+    assert outlet.write("nobody hears this\n") == 18
+    assert not outlet.isatty()
+    outlet.drain(30.0)

@@ -20,13 +20,17 @@ class Outlet(io.TextIOBase):
     """A stream in front of a descriptor that may be blocked (Ctrl-S, a full pipe) or gone (a closed terminal).
 
     A thread writes; :meth:`write` never waits and never raises. What nobody reads is lost.
+
+    Args:
+        stream: None: the process was started without it, and all is lost.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._encoding = stream.encoding
-        self._terminal = stream.isatty()
-        stream.flush()
-        self._descriptor = stream.fileno()
+    def __init__(self, stream: TextIO | None) -> None:
+        if stream is None:
+            self._encoding, self._terminal, self._descriptor = "utf-8", False, os.open(os.devnull, os.O_WRONLY)
+        else:
+            stream.flush()
+            self._encoding, self._terminal, self._descriptor = stream.encoding, stream.isatty(), stream.fileno()
         self._queue: queue.Queue[bytes] = queue.Queue(WAITING)
         threading.Thread(target=self._pass_on, name="fusewire-output", daemon=True).start()
         atexit.register(self.drain)
