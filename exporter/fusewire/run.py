@@ -217,8 +217,14 @@ class Run:
 
     @guarded("complete", lambda: None)
     def complete(self) -> None:
-        """Say that the training has finished on purpose; waits for a snapshot that is being written."""
+        """Say that the training has finished on purpose; waits for a snapshot that is being written.
+
+        After a SIGTERM it says nothing: a loop that was asked to stop has not finished, and the run goes on later.
+        """
         if not self._active:
+            return
+        if self._stopping.by_signal:
+            logger.info("complete() after SIGTERM: stopped is not finished, so the run can go on")
             return
         self._completed = True
         self._settle()

@@ -231,6 +231,22 @@ def test_a_divergence_after_the_incident_halves_what_had_just_failed() -> None:
     assert (state.lr_scale, state.incident.number if state.incident else 0) == (0.25, 2)
 
 
+def test_a_further_divergence_at_the_floor_of_the_learning_rate_locks() -> None:
+    """No smaller rate is left to try in the incident, so a person must look, whatever the budgets allow."""
+    world = trained(100, 200, 300, watch_steps=100, lr_scale_floor=0.5, divergences_per_incident=6)
+    assert (world.alert().phase, world.state.lr_scale) == ("half_open", 0.5)
+    state = world.alert()
+    assert state.phase == "locked"
+    assert "the learning-rate scale is at its floor, 0.5" in state.reason
+
+
+def test_a_rate_that_divergences_keep_has_no_floor() -> None:
+    """With ``lr_factor`` 1 the scale says nothing about how often to try."""
+    world = trained(100, 200, 300, watch_steps=100, lr_factor=1.0, lr_scale_floor=1.0, divergences_per_incident=6)
+    world.alert()
+    assert world.alert().phase == "half_open"
+
+
 def test_a_run_that_always_diverges_at_the_same_step_locks() -> None:
     """However often a snapshot before X is promoted again, 10,000 restarts never happen."""
     world = trained(100, 200, watch_steps=100, divergences_per_run=10_000)
@@ -627,6 +643,20 @@ def test_a_rollback_during_a_start_stops_what_may_have_started() -> None:
     assert world.command("rollback", snapshot=world.disk[0].name)
     world.submit(late)
     assert isinstance(late, AttemptStarted)
+    assert owed(world.state) == (StopAttempt(attempt=1),)
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, world.alive) == (2, 100, {2})
+
+
+def test_a_person_who_decides_twice_during_a_start_stops_what_may_have_started() -> None:
+    """The stop that the first decision owes is not lost by the second one: two trainers never live."""
+    world = trained(100, 200)
+    world.submit(trip(0))
+    while world.state.stage != "start":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.perform(owed(world.state)[0])  # the webhook is killed before it journals the start
+    assert world.command("rollback", scratch=True)
+    assert world.command("rollback", snapshot=world.disk[0].name)
     assert owed(world.state) == (StopAttempt(attempt=1),)
     state = world.settle()
     assert (state.attempt, state.resumed_step, world.alive) == (2, 100, {2})

@@ -33,6 +33,7 @@ from fusewire_webhook.breaker.events import (
     RolledBack,
     RunDeclared,
     SnapshotPromoted,
+    SnapshotRejected,
     StartFailed,
     StopConfirmed,
     StopUnconfirmed,
@@ -165,7 +166,9 @@ class World:
                 self.step = self.state.resumed_step
                 return AttemptStarted(attempt=attempt, handle={"attempt": attempt})
             case PromoteSnapshot(name=name):
-                snapshot = next(s for s in self.disk if s.name == name)
+                snapshot = next((s for s in self.disk if s.name == name), None)
+                if snapshot is None:
+                    return SnapshotRejected(name=name, step=0, attempt=0, reasons=("it is gone",))
                 self.stable.add(name)
                 return SnapshotPromoted(name=name, step=snapshot.step, attempt=snapshot.attempt, by="ann")
             case NoteWouldHave(words=words):

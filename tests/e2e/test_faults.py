@@ -34,8 +34,9 @@ FAST = Pace(
 )
 """A trainer without dips of its own (0 to 15 % in 120 updates): the return of a smaller one trips now and then."""
 
-LEARNT = dataclasses.replace(FAST, strikes="promoted:30")
-"""For faults that show in the return only: the policy must have something to lose."""
+LEARNT = dataclasses.replace(FAST, strikes="promoted:30", watch_steps=30)
+"""For faults that show in the return only: the policy must have something to lose, and a snapshot is watched for
+longer than the fault takes to show (14 to 20 updates)."""
 
 
 async def watch(guarded: GuardedRun, scenario: Scenario, *, seconds: float = 200.0) -> list[Failure]:

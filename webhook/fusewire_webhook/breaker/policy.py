@@ -93,6 +93,10 @@ class Policy:
         """The learning-rate scale after one more divergence; never raised by the floor."""
         return min(lr_scale, max(self.lr_scale_floor, lr_scale * self.lr_factor))
 
+    def at_floor(self, lr_scale: float) -> bool:
+        """Is there no smaller learning rate left to try? Never where divergences keep the rate."""
+        return self.lr_factor < 1 and self.lr_scale_floor < 1 and lr_scale <= self.lr_scale_floor
+
     def backoff(self, restarts_in_a_row: int) -> float:
         """Seconds to wait before the n-th restart in a row (n from 1): doubles up to the maximum."""
         exponent = min(max(restarts_in_a_row - 1, 0), 60)

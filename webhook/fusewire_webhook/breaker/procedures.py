@@ -126,6 +126,9 @@ def diverged(state: RunState, words: str, *, step: int, person: bool = False) ->
     ):
         if count >= allowed:
             return stop_and_lock(counted, f"divergence {count} of {of}, of {allowed} allowed: {words}")
+    if incident.divergences > 1 and policy.at_floor(state.lr_scale):
+        words = f"the learning-rate scale is at its floor, {policy.lr_scale_floor:g}: {words}"
+        return stop_and_lock(counted, words)
     target = _target(state, failed)
     if target is None and state.promoted:
         return stop_and_lock(counted, f"no older stable snapshot: {', '.join(failed)} failed already: {words}")
@@ -284,8 +287,11 @@ def _name(target: Snapshot | None) -> str:
 
 
 def _stop_first(state: RunState) -> tuple[Stage, ...]:
-    """``stop``, unless it is certain that no process of the attempt exists."""
-    return ("stop",) if state.live or state.stage == "start" else ()
+    """``stop``, unless it is certain that no process of the attempt exists.
+
+    It is not certain in the middle of a start, nor while a stop is owed that has not been confirmed.
+    """
+    return ("stop",) if state.live or state.stage in {"start", "stop"} else ()
 
 
 def _rollback(state: RunState) -> tuple[Stage, ...]:

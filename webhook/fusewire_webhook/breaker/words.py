@@ -52,7 +52,11 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
         case ev.ProcessExited():
             code = "an unknown code" if event.exit_code is None else f"code {event.exit_code}"
             done = ", completed" if event.completed else ""
-            return f"attempt {event.attempt} exited with {code}{done}{f' ({event.reason})' if event.reason else ''}"
+            if event.exit_code == 0 and event.attached and not event.completed:
+                done = " without run.complete(), which would have said that it is finished"
+            why = f" ({event.reason})" if event.reason else ""
+            output = "" if event.completed else f"; its output: attempts/{event.attempt:03d}/output.log"
+            return f"attempt {event.attempt} exited with {code}{done}{why}{output}"
         case ev.ExitClassified():
             why = f": {'; '.join(event.evidence)}" if event.evidence else ""
             return f"the end of attempt {event.attempt} counts as {event.failure_class}{why}"
