@@ -222,3 +222,63 @@ def test_a_missing_file_is_a_problem_of_that_file(tmp_path: Path) -> None:
     problems = check_rules([tmp_path / "none.yaml"])
     assert problems
     assert all(problem.file.name == "none.yaml" for problem in problems)
+
+
+def overrides(folder: Path, *labels: str, expression: str = "vector(0.8)") -> Path:
+    """A file with an override for each of these sets of labels."""
+    path = folder / "mine.rules.yaml"
+    rules = [f"{{record: 'fusewire:override', labels: {{{one}}}, expr: '{expression}'}}" for one in labels]
+    path.write_text(f"groups: [{{name: mine, rules: [{', '.join(rules)}]}}]\n")
+    return path
+
+
+KL = "threshold: approx_kl"
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (
+            ["threshold: return_colapse, run: a"],
+            "return_colapse, so it does nothing; did you mean return_collapse?",
+        ),
+        (["threshold: zzz, run: a"], "there are approx_kl, "),
+        (["run: a"], "names no threshold"),
+        ([KL], "add the label run or algorithm"),
+        ([f"{KL}, run: a", f"{KL}, run: a, algorithm: ppo"], "a second override of approx_kl for the run a "),
+        ([f"{KL}, algorithm: ppo", f"{KL}, algorithm: ppo"], "for the algorithm ppo "),
+    ],
+)
+def test_an_override_that_does_nothing_or_breaks_its_threshold(
+    tmp_path: Path, labels: list[str], words: str
+) -> None:
+    """It is an error that names the file, the rule and what to do."""
+    (problem,) = check_rules([RULES / "thresholds.rules.yaml", overrides(tmp_path, *labels)])
+    assert problem.severity == "error"
+    assert str(problem).startswith(f"{tmp_path / 'mine.rules.yaml'}: fusewire:override: ")
+    assert words in str(problem)
+
+
+def test_an_override_without_the_pack_that_reads_it(tmp_path: Path) -> None:
+    """It does nothing, and the remedy is to load the pack too."""
+    (problem,) = check_rules([overrides(tmp_path, "threshold: approx_kl, run: a")])
+    assert "'default' beside this file" in problem.remedy
+
+
+def test_overrides_that_are_right(tmp_path: Path) -> None:
+    """Of one threshold for a run and for its algorithm, for two runs, and with labels that its series bring."""
+    thresholds = RULES / "thresholds.rules.yaml"
+    several = [f"{KL}, run: a", f"{KL}, run: b", f"{KL}, algorithm: ppo"]
+    assert check_rules([thresholds, overrides(tmp_path, *several)], runs=["a", "b"]) == []
+    from_series = overrides(tmp_path, "threshold: approx_kl", expression="max by (run) (rl_updates_total)")
+    assert check_rules([thresholds, from_series]) == []
+
+
+def test_an_override_for_a_run_that_is_not_configured(tmp_path: Path) -> None:
+    """A warning with the nearest run; the example's run is nobody's, and without runs nothing is known."""
+    files = [*sorted(RULES.glob("*.yaml")), overrides(tmp_path, "threshold: approx_kl, run: cartpol")]
+    (problem,) = check_rules(files, runs=["cartpole"])
+    assert problem.severity == "warning"
+    assert problem.file.name == "mine.rules.yaml"
+    assert problem.remedy == "did you mean cartpole?"
+    assert check_rules(files) == []

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def _check(arguments: argparse.Namespace) -> int:
     ]
     rules = arguments.rules or config.prometheus.rule_files
     if rules or config.prometheus.url is None:
-        steps.append(("rules", lambda: rule_problems(rules)))
+        steps.append(("rules", lambda: rule_problems(rules, runs=config.runs or None)))
     if None in (config.prometheus.url, config.alertmanager.url):
         steps.append(("generated configuration", lambda: generated_problems(config)))
     if config.prometheus.url is not None:
@@ -80,13 +80,18 @@ def _report(title: str, step: Callable[[], Sequence[str]]) -> bool:
     return bool(wrong)
 
 
-def rule_problems(entries: Sequence[str]) -> list[str]:
-    """What is wrong with rule files: promtool's word, and the labels and metrics of every trip rule."""
+def rule_problems(entries: Sequence[str], *, runs: Collection[str] | None = None) -> list[str]:
+    """What is wrong with rule files: promtool's word, every trip rule's labels and metrics, overrides in vain.
+
+    Args:
+        runs: the configured ones; None: not known.
+    """
     from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
     from fusewire_webhook.settings.rulecheck import check_rules  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
-    return [str(one) for one in check_rules([Path(file) for file in resolve_rule_files(rule_files(entries))])]
+    files = [Path(file) for file in resolve_rule_files(rule_files(entries))]
+    return [str(one) for one in check_rules(files, runs=runs)]
 
 
 def generated_problems(config: Config) -> list[str]:

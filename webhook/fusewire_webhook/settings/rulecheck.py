@@ -31,7 +31,11 @@ SCRAPES = 3
 DEFAULT_INTERVAL = timedelta(seconds=1)
 """Of a group that states none: the interval fusewire's own Prometheus runs with."""
 
-_FROM_PROMETHEUS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", "fusewire:override"})
+OVERRIDE = "fusewire:override"
+OVERRIDE_EXAMPLE = "overrides.example.yaml"
+"""Comes with fusewire to be copied: its run is nobody's."""
+
+_FROM_PROMETHEUS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", OVERRIDE})
 _KEEPS_ALL = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
 _SCALARS = frozenset({"scalar", "time", "pi"})
 _MAKES_LABELS = frozenset({"absent", "absent_over_time", "vector"})
@@ -81,13 +85,18 @@ class _Rule:
 
 
 def check_rules(
-    paths: Sequence[Path], *, promtool: str = "promtool", metrics: Collection[str] = ()
+    paths: Sequence[Path],
+    *,
+    promtool: str = "promtool",
+    metrics: Collection[str] = (),
+    runs: Collection[str] | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with these rule files, taken together as Prometheus would load them.
 
     Args:
         promtool: the program; where it is missing, that is a warning.
         metrics: further series that exist, such as those of signals that the trainer declares.
+        runs: the configured ones, which overrides may name; None: not known.
     """
     problems = [problem for path in paths for problem in _promtool(path, promtool)]
     rules: list[_Rule] = []
@@ -111,7 +120,7 @@ def check_rules(
         problems += _unknown(rule, known, trusted=trusted)
         if trusted:
             problems += _raw(rule, recorded)
-    return problems
+    return [*problems, *_overrides(rules, runs)]
 
 
 _Recorded = Mapping[str, Sequence[_Rule]]
@@ -391,3 +400,66 @@ def _raw(rule: _Rule, recorded: Collection[str]) -> Iterator[Problem]:
                 f"looks back {span.total_seconds():g} s at {name}, too little for one missed scrape in three",
                 f"take more than {SCRAPES} intervals of {rule.interval.total_seconds():g} s",
             )
+
+
+# Does an override do anything? ---------------------------------------------------------------------------------
+
+
+def _overrides(rules: Sequence[_Rule], runs: Collection[str] | None) -> Iterator[Problem]:
+    """Labels that a constant lacks are missing; a query's may come from its series."""
+    known = _overridable(rules)
+    first: dict[tuple[str, str, str], _Rule] = {}
+    for rule in rules:
+        if rule.body.get("record") != OVERRIDE:
+            continue
+        threshold, run, algorithm = (str(rule.labels.get(name) or "") for name in ("threshold", "run", "algorithm"))
+        if not threshold and not rule.selectors:
+            yield _problem(rule, "names no threshold, so it does nothing", "add the label threshold")
+        if threshold and threshold not in known:
+            yield _problem(
+                rule, f"no threshold is called {threshold}, so it does nothing", _meant(threshold, known)
+            )
+        if not (run or algorithm or rule.selectors):
+            yield _problem(
+                rule,
+                f"{threshold or 'it'} is for no run and no algorithm, so it does nothing",
+                "add the label run or algorithm",
+            )
+        if run and runs is not None and run not in runs and rule.file.name != OVERRIDE_EXAMPLE:
+            yield Problem(
+                file=rule.file,
+                rule=rule.name,
+                message=f"{threshold} is for the run {run}, which is not configured",
+                remedy=_meant(run, runs),
+                severity="warning",
+            )
+        whose = ("run", run) if run else ("algorithm", algorithm)
+        earlier = first.setdefault((threshold, *whose), rule)
+        if threshold and whose[1] and earlier is not rule:
+            yield _problem(
+                rule,
+                f"a second override of {threshold} for the {whose[0]} {whose[1]} (the first: {earlier.file}): "
+                "two make the threshold's rule fail",
+                "keep one of them",
+            )
+
+
+def _overridable(rules: Sequence[_Rule]) -> frozenset[str]:
+    """Names of the thresholds whose rules look for an override."""
+    return frozenset(
+        matcher.value
+        for rule in rules
+        for selector, _ in rule.selectors
+        if selector.name == OVERRIDE
+        for matcher in selector.matchers.matchers
+        if matcher.name == "threshold" and matcher.op == promql.MatchOp.Equal
+    )
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    if not known:
+        return "load the rules that read it too: 'default' beside this file"
+    return f"there are {', '.join(sorted(known))}"
