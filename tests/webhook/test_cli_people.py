@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fusewire.attempt import AttemptParameters
+from fusewire.snapshots import NullObserver, SnapshotWriter
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.settings.config import Config
+from fusewire_webhook.watch.promoter import Promoter
 
 from .site import call, configured, served, until
 
@@ -166,3 +170,27 @@ async def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == (
         f"fusewire: {tmp_path}: no runs were ever guarded here; name the folder with --runs\n"
     )
+
+
+async def test_the_serving_webhook_says_why_a_candidate_waits(
+    config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``snapshots`` shows the gate's reasons while a webhook serves, and none where nobody knows them."""
+    parameters, folder = AttemptParameters(run="cartpole"), Path(config.runs_dir) / "cartpole"
+    writer = SnapshotWriter(folder, parameters, parent=None, lineage=dict, observer=NullObserver())
+    assert writer.save(4, {"weight": np.zeros(4, np.float32)})
+    writer.close()
+    verdict = {
+        "name": "step-000000000004-a000",
+        "answer": "inconclusive",
+        "reasons": ["12 of 50 steps", "too young"],
+    }
+    monkeypatch.setattr(Promoter, "latest", lambda _self, run: [verdict] if run == "cartpole" else [])
+
+    async def why() -> str:
+        assert await call("snapshots", "cartpole", "--json", "--runs", config.runs_dir) == 0
+        return str(json.loads(capsys.readouterr().out)["why"])
+
+    assert await why() == ""
+    async with served(config, FakeActuator()):
+        assert await why() == "12 of 50 steps; too young"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, configuration, moment
-from fusewire_webhook.errors import CommandError
+from fusewire_webhook.errors import CommandError, WebhookError
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -74,6 +76,10 @@ def _store(arguments: argparse.Namespace) -> SnapshotStore:
 
 def _snapshots(arguments: argparse.Namespace) -> int:
     found = rows(_store(arguments))
+    reasons = _reasons(arguments)
+    for row in found:
+        if row["state"] == "candidate" and not row["why"]:
+            row["why"] = reasons.get(row["name"], "")
     if arguments.json:
         for row in found:
             print(json.dumps(row))
@@ -82,6 +88,17 @@ def _snapshots(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.run}: no snapshots yet")
     return 0
+
+
+def _reasons(arguments: argparse.Namespace) -> dict[str, str]:
+    """Why each candidate is not promoted yet, as the serving webhook says; nothing where none answers."""
+    from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
+
+    folder = RunsFolder(Path(configuration(arguments)[0].runs_dir))
+    with contextlib.suppress(WebhookError):
+        answer = ask(folder, "GET", f"/api/runs/{arguments.run}/candidates")
+        return {one["name"]: "; ".join(one["reasons"]) for one in (answer or {}).get("candidates", ())}
+    return {}
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
