@@ -58,7 +58,9 @@ class Site:
         (self.folder / "train.py").write_text(textwrap.dedent(text))
         return [sys.executable, "train.py"]
 
-    async def start(self, *arguments: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+    async def start(
+        self, *arguments: str, stdout: int = asyncio.subprocess.PIPE, start_new_session: bool = False
+    ) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -67,6 +69,7 @@ class Site:
             cwd=self.folder,
             stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=start_new_session,
         )
         self.processes.append(process)
         return process

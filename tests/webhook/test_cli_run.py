@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,3 +205,49 @@ def _children(pid: int) -> list[int]:
         for child in (task / "children").read_text().split():
             found += [int(child), *_children(int(child))]
     return found
+
+
+@pytest.mark.stack
+async def test_ctrl_c_in_a_terminal_reaches_the_servers_through_fusewire_only(site: Site) -> None:
+    """The signal goes to the whole process group; no server "ended unexpectedly", and all are gone afterwards."""
+    site.configure(site.trainer(LEAVES), prometheus="{rule_files: ['preset:demo']}", alertmanager="{}")
+    process = await site.start("run", start_new_session=True)
+    await until(lambda: len(site.pids()) == 1, seconds=30)
+    servers = _children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    code, out, error = await site.end(process)
+    assert code == 130
+    assert "unexpectedly" not in out + error
+    assert "goes on from its newest verified snapshot" in out
+    assert site.left() == []
+    assert len(servers) >= 2
+    assert [pid for pid in servers if _lives(pid)] == []
+
+
+async def test_the_address_of_the_console_is_shown(site: Site) -> None:
+    """``run`` prints it, and ``status`` while it serves."""
+    site.configure(site.trainer(LEAVES))
+    process = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    _, status, _ = await site.call("status")
+    process.send_signal(signal.SIGINT)
+    _, out, _ = await site.end(process)
+    (line,) = (line for line in out.splitlines() if "console http://127.0.0.1:" in line)
+    assert line.split("  ", 1)[1] in status.splitlines()
+    assert "console" not in (await site.call("status"))[1]
+
+
+async def test_the_hints_of_a_locked_run_are_commands_that_work(site: Site) -> None:
+    """Also where the runs lie in a folder that the command line named."""
+    site.configure(["false"])
+    code, out, _ = await site.call("run", "--runs", "my runs")
+    assert code == 3
+    for verb, hint in (("log", "what happened: "), ("reset", "to start it again: ")):
+        (line,) = (line for line in out.splitlines() if hint in line)
+        program, *arguments = shlex.split(line.partition(hint)[2].removesuffix(", then the same command"))
+        assert (program, arguments[0]) == ("fusewire", verb)
+        assert (await site.call(*arguments))[0] == 0
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

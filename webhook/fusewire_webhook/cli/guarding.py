@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -93,6 +92,7 @@ async def _guard(config: Config, progress: Progress) -> int:
         if not started:
             progress.say("interrupted before anything was started")
             return taken.exit_code
+        progress.say(f"console {service.url}/")
         progress.before(service.engine.views())
         following = asyncio.ensure_future(progress.follow(service))
         try:
@@ -105,7 +105,7 @@ async def _guard(config: Config, progress: Progress) -> int:
             await asyncio.gather(following, return_exceptions=True)
         views = service.engine.views()
         for view in views:
-            progress.result(view, log_command=f"fusewire log {view.run} --runs {shlex.quote(config.runs_dir)}")
+            progress.result(view, runs_dir=config.runs_dir)
     return exit_code(views) if done else taken.exit_code
 
 

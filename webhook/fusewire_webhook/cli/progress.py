@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import QUIET, describe, verdict
 from fusewire_webhook.cli.outlet import Outlet
@@ -37,6 +38,8 @@ class Progress:
         self._console = console
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._decisions: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        """Number of each run's newest attempt as of the event that is shown; the view may be further."""
         for warning in warnings:
             print(f"fusewire: warning: {warning}", file=sys.stderr)
 
@@ -71,27 +74,46 @@ class Progress:
         refreshing = asyncio.ensure_future(self._refresh(service))
         try:
             async with service.engine.subscribe() as changes:
+                self._attempts = {view.run: view.attempt for view in service.engine.views()}
                 async for run, _, event in changes:
-                    self._show(run, event)
-                    self._decide(service.engine.view(run))
+                    view = service.engine.view(run)
+                    self.show(view, event)
+                    self._decide(view)
         finally:
             refreshing.cancel()
 
-    def result(self, view: RunView, *, log_command: str) -> None:
-        """How a run ended, and what to do about it."""
+    def result(self, view: RunView, *, runs_dir: str) -> None:
+        """How a run ended, and what to do about it: commands that work as they are printed."""
+        where = f"{view.run} --runs {shlex.quote(runs_dir)}"
         line = Text(f"{view.run}: ").append(view.state.upper(), style=COLOURS.get(view.state, ""))
         if view.state == "locked":
-            line.append(f": {view.reason}\n  what happened: {log_command}\n")
-            line.append(f"  to start it again: fusewire reset {view.run} --why …, then the same command")
+            line.append(f": {view.reason}\n  what happened: fusewire log {where}\n")
+            line.append(f"  to start it again: fusewire reset {where} --why '…', then the same command")
         elif view.shut_down:
-            line.append(f", stopped at step {view.step}; the same command goes on from {view.active or 'scratch'}")
+            line.append(
+                f", stopped at step {view.step}; the same command goes on from its newest verified snapshot"
+            )
         else:
             line.append(f", attempt {view.attempt}, {sum(view.trips.values())} trips")
         self._console.print(line)
 
-    def _show(self, run: str, event: Event) -> None:
+    def show(self, view: RunView, event: Event) -> None:
+        """A line about an event, unless it is bookkeeping."""
+        if isinstance(event, AttemptStarted):
+            self._attempts[view.run] = event.attempt
         if not isinstance(event, QUIET):
-            self.say(f"{run}: {describe(event)}")
+            self.say(f"{view.run}: {describe(event)}{self._unanswered(view, event)}")
+
+    def _unanswered(self, view: RunView, event: Event) -> str:
+        """Why a trip alert stops nothing, in brackets."""
+        if not isinstance(event, AlertReported) or (event.action, event.status) != ("trip", "firing"):
+            return ""
+        newest = self._attempts.get(view.run, view.attempt)
+        if event.attempt is not None and event.attempt < newest:
+            return " (older attempt: recorded only)"
+        if view.paused and view.live and not view.tripped and event.attempt == newest:
+            return " (held: the run is paused)"
+        return ""
 
     def _decide(self, view: RunView) -> None:
         if view.decision and self._decisions.get(view.run) != view.decision:

@@ -50,6 +50,9 @@ def _status(arguments: argparse.Namespace) -> int:
         print(json.dumps(overview, indent=2))
     else:
         _show(overview, detailed=arguments.run is not None)
+        address = folder.address() if answer is not None else None
+        if address is not None:
+            print(f"console {address.url}/")
     return 0
 
 

@@ -118,6 +118,7 @@ class Child:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *self.command.argv,
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # a terminal's Ctrl-C is for its starter alone
             )  # fmt: skip
         finally:
             os.close(log)
