@@ -75,7 +75,7 @@ class Journal:
             with closing(self._open()) as connection:
                 self._last = self._prepare(connection, read_only=read_only)
         except sqlite3.Error as error:
-            raise JournalError(f"{path}: cannot be opened as a journal: {error}") from error
+            raise JournalError(f"{path}: cannot be opened as a journal: {error}{_remedy(error)}") from error
         if not read_only:
             self._writer = threading.Thread(target=self._write, name="journal", daemon=True)
             self._writer.start()
@@ -127,7 +127,7 @@ class Journal:
                 ):
                     yield Entry(seq=seq, run=name, event=decode(kind, at, json.loads(payload)))
         except sqlite3.Error as error:
-            raise JournalError(f"{self._path}: cannot be read: {error}") from error
+            raise JournalError(f"{self._path}: cannot be read: {error}{_remedy(error)}") from error
         except KeyError as error:
             raise JournalError(
                 f"{self._path}: holds events of kind {error}, which a newer fusewire wrote; use that one"
@@ -139,7 +139,7 @@ class Journal:
             with closing(self._open()) as connection:
                 return int(connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0])
         except sqlite3.Error as error:
-            raise JournalError(f"{self._path}: cannot be read: {error}") from error
+            raise JournalError(f"{self._path}: cannot be read: {error}{_remedy(error)}") from error
 
     def close(self) -> None:
         """Store what is queued and let go of the file. Safe to repeat."""
@@ -210,6 +210,12 @@ class Journal:
             return
         first, self._last = self._last, self._last + len(group)
         _resolve(group, lambda waiting, seq: waiting.future.set_result(seq), first)
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    if "malformed" not in str(error):
+        return ""
+    return "; put a copy back, or move it away with its -wal file: the runs then go on from their newest snapshots"
 
 
 def _resolve(group: list[_Waiting], settle: Callable[[_Waiting, int], Any], first: int) -> None:
