@@ -22,15 +22,15 @@ class Outlet(io.TextIOBase):
     A thread writes; :meth:`write` never waits and never raises. What nobody reads is lost.
 
     Args:
-        stream: None: the process was started without it, and all is lost.
+        stream: None, or one without a descriptor: all is lost.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        if stream is None:
-            self._encoding, self._terminal, self._descriptor = "utf-8", False, os.open(os.devnull, os.O_WRONLY)
-        else:
+        self._encoding, self._terminal = "utf-8", False
+        self._descriptor = _descriptor_of(stream)
+        if stream is not None:
             stream.flush()
-            self._encoding, self._terminal, self._descriptor = stream.encoding, stream.isatty(), stream.fileno()
+            self._encoding, self._terminal = stream.encoding or "utf-8", stream.isatty()
         self._queue: queue.Queue[bytes] = queue.Queue(WAITING)
         threading.Thread(target=self._pass_on, name="fusewire-output", daemon=True).start()
         atexit.register(self.drain)
@@ -76,3 +76,11 @@ class Outlet(io.TextIOBase):
                 pass
             finally:
                 self._queue.task_done()
+
+
+def _descriptor_of(stream: TextIO | None) -> int:
+    """A descriptor of our own, so that nobody closes it, or gives its number to another file, while we write."""
+    if stream is not None:
+        with contextlib.suppress(io.UnsupportedOperation):
+            return os.dup(stream.fileno())
+    return os.open(os.devnull, os.O_WRONLY)
