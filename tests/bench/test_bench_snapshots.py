@@ -163,17 +163,16 @@ def test_verification_and_links(tmp_path: Path) -> None:
     swaps = [
         timed(lambda turn=turn: swap_link(tmp_path / "active", targets[turn % 2], layer)) for turn in range(300)
     ]
-    undisturbed = statistics.quantiles(swaps, n=10)[0]  # the rest tells what else is writing to this disk
+    swap = statistics.median(swaps)
     show(
         "Verification and links",
         [
             ("verification, GB/s (budget 1.5)", f"{rate:.1f}"),
-            ("link swapped and fsynced, best tenth, ms (budget 1)", f"{undisturbed * 1e3:.2f}"),
-            ("  median", f"{statistics.median(swaps) * 1e3:.2f}"),
+            ("link swapped and fsynced, median, ms (budget 1)", f"{swap * 1e3:.2f}"),
         ],
     )
     assert rate >= 1.5
-    assert undisturbed <= 0.001
+    assert swap <= 0.001
 
 
 RESUME = """

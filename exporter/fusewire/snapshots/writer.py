@@ -47,7 +47,7 @@ class SnapshotWriter:
         world_size: int = 1,
         incarnation: str | None = None,
         may_be_nonfinite: Sequence[str] = (),
-        niceness: int = 5,
+        niceness: int = 19,
         files: FileLayer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -61,7 +61,8 @@ class SnapshotWriter:
                 ``TORCHELASTIC_RESTART_COUNT``.
             may_be_nonfinite: shell patterns of paths in the state (``model/mask``, ``*/running_*``) whose arrays
                 may hold NaN or ±Inf.
-            niceness: added to the writing thread's, 0 to 19.
+            niceness: added to the writing thread's, 0 to 19. At the default training on every core is slowed
+                least, and a snapshot takes as long as the cores leave it.
         """
         self._run_dir = run_dir
         self._parameters = parameters
