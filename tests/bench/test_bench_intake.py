@@ -237,8 +237,7 @@ def test_durable_intake_against_a_bare_handler(tmp_path: Path) -> None:
     ratio = statistics.median(rates["durable"]) / statistics.median(rates["bare"])
     print(f"ratio {ratio:.2f} (budget 0.40)")
     assert ratio >= 0.4
-    # 50 ms on an idle machine; beside other work the bare handler says what is possible
-    assert percentile(taken["durable"], 0.99) <= max(0.05, percentile(taken["bare"], 0.99) / 0.4)
+    assert percentile(taken["durable"], 0.99) <= 0.05
 
 
 @pytest.mark.bench
