@@ -258,10 +258,16 @@ class Run:
         self._scaler.apply(optimizer, scheduler)
         return self._scaler.factor
 
-    def snapshot_due(self, step: int) -> bool:
-        """Whether to take a snapshot after this step: at multiples of the attempt's ``snapshot_every_steps``."""
+    def snapshot_due(self, step: int, *, last: bool = False) -> bool:
+        """Whether to take a snapshot after this step: at multiples of the attempt's ``snapshot_every_steps``.
+
+        Args:
+            last: the training is finished after this step, so that one is due whatever its number (unless the
+                attempt takes none).
+        """
         every = self.parameters.snapshot_every_steps
-        return every > 0 and step > 0 and step % every == 0 and self._saver.possible and self.role is None
+        due = every > 0 and step > 0 and (last or step % every == 0)
+        return due and self._saver.possible and self.role is None
 
     @contextlib.contextmanager
     def snapshot(self, step: int, *, replay_watermark: Any = None, extra: Any = None) -> Iterator[Path]:
@@ -280,9 +286,19 @@ class Run:
 
     @guarded("snapshot", lambda: False)
     def save_snapshot(
-        self, step: int, state: Mapping[str, Any], *, replay_watermark: Any = None, extra: Any = None
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        *,
+        replay_watermark: Any = None,
+        extra: Any = None,
+        wait: bool = False,
     ) -> bool:
         """Take a snapshot of ``state`` (nested dicts, lists, tensors, arrays, plain values) in the background.
+
+        Args:
+            wait: when the one before is still being written, wait for it rather than skip this one: for the
+                last step.
 
         Returns:
             False: it was not taken; the reason is logged and counted.
@@ -290,7 +306,7 @@ class Run:
         if not self._active:
             return False
         self._poll()
-        return self._saver.save(step, state, replay_watermark=replay_watermark, extra=extra)
+        return self._saver.save(step, state, replay_watermark=replay_watermark, extra=extra, wait=wait)
 
     @guarded("snapshot", lambda: False)
     def adopt(
@@ -301,8 +317,15 @@ class Run:
         how: Literal["link", "rename", "reference"] = "link",
         replay_watermark: Any = None,
         extra: Any = None,
+        wait: bool = False,
     ) -> bool:
         """Take over a checkpoint that the trainer's framework has written.
+
+        Args:
+            how: link its files (then the framework must not write into them again), rename them, or refer to
+                them where they are.
+            wait: when the one before is still being written, wait for it rather than skip this one: for the
+                last step.
 
         Returns:
             False: it was not taken over; the reason is logged and counted.
@@ -310,7 +333,9 @@ class Run:
         if not self._active:
             return False
         self._poll()
-        return self._saver.adopt(step, Path(path), how=how, replay_watermark=replay_watermark, extra=extra)
+        return self._saver.adopt(
+            step, Path(path), how=how, replay_watermark=replay_watermark, extra=extra, wait=wait
+        )
 
     def load_snapshot(self) -> LoadedSnapshot | None:
         """The state to resume from, as :meth:`save_snapshot` took it; None: from scratch.

@@ -147,10 +147,11 @@ class Saver:
                 except Exception as error:
                     self._note(error)
 
-    def save(self, step: int, state: Mapping[str, Any], *, replay_watermark: Any, extra: Any) -> bool:
+    def save(self, step: int, state: Mapping[str, Any], *, replay_watermark: Any, extra: Any, wait: bool) -> bool:
         """See :meth:`fusewire.Run.save_snapshot`."""
         try:
-            return self._open(step).save(step, state, replay_watermark=replay_watermark, extra=extra)
+            writer = self._open(step)
+            return writer.save(step, state, replay_watermark=replay_watermark, extra=extra, wait=wait)
         except Exception as error:
             self._note(error)
             return False
@@ -163,10 +164,12 @@ class Saver:
         how: Literal["link", "rename", "reference"],
         replay_watermark: Any,
         extra: Any,
+        wait: bool,
     ) -> bool:
         """See :meth:`fusewire.Run.adopt`."""
         try:
-            return self._open(step).adopt(step, path, how=how, replay_watermark=replay_watermark, extra=extra)
+            writer = self._open(step)
+            return writer.adopt(step, path, how=how, replay_watermark=replay_watermark, extra=extra, wait=wait)
         except Exception as error:
             self._note(error)
             return False

@@ -82,10 +82,12 @@ def test_without_a_run_directory(attach: Attach) -> None:
 
 
 def test_due(attach: Attach, tmp_path: Path) -> None:
-    """Due at multiples of what the supervisor says, not at step 0."""
+    """Due at multiples of what the supervisor says and after the last step, not at step 0."""
     run = attach(run_dir=tmp_path, environ={"FUSEWIRE_SNAPSHOT_EVERY_STEPS": "5"})
     assert [step for step in range(16) if run.snapshot_due(step)] == [5, 10, 15]
-    assert not attach(run_dir=tmp_path).snapshot_due(5)
+    assert run.snapshot_due(7, last=True)
+    assert not run.snapshot_due(0, last=True)
+    assert not attach(run_dir=tmp_path).snapshot_due(5, last=True)
     assert not attach(
         run_dir=tmp_path, role="rollout", environ={"FUSEWIRE_SNAPSHOT_EVERY_STEPS": "5"}
     ).snapshot_due(5)

@@ -117,6 +117,26 @@ def test_one_in_flight_and_the_next_is_skipped_visibly(tmp_path: Path) -> None:
     assert observer.flights == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("form", ["save", "adopt"])
+def test_the_last_one_waits_for_the_one_in_flight(tmp_path: Path, form: str) -> None:
+    """A snapshot that must not be skipped is taken after the one before, and the wait counts as a stall."""
+    gate, observer = Gate(), Recorder()
+    one = writer(tmp_path, observer=observer, files=FileLayer(gate))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "model.pt").write_bytes(b"1")
+    assert one.save(1, small_state(1))
+    assert gate.entered.wait(30)
+    timer = threading.Timer(0.2, gate.go_on.set)
+    timer.start()
+    taken = one.save(2, small_state(2), wait=True) if form == "save" else one.adopt(2, tmp_path / "own", wait=True)
+    assert taken
+    one.close()
+    timer.join()
+    assert observer.stalls[-1] > 0.1
+    assert observer.reasons == []
+    assert names(tmp_path) == ["step-000000000001-a000", "step-000000000002-a000"]
+
+
 def test_a_folder_waits_for_the_one_in_flight(tmp_path: Path) -> None:
     """The folder form cannot be skipped, so it waits, and the wait counts as a stall."""
     gate, observer = Gate(), Recorder()

@@ -237,13 +237,14 @@ def test_sigterm_ends_the_loop_with_143(tmp_path: Path) -> None:
         assert child.wait(20) == 143
 
 
-def test_standalone_run_completes(tmp_path: Path) -> None:
-    """Without a supervisor the flags decide, and the exit code of a finished training is 0."""
-    with ppo("--updates", "4", "--snapshot-every", "2", "--seed", "3", run_dir=tmp_path) as child:
+@pytest.mark.parametrize("updates", [3, 4])
+def test_standalone_run_completes(tmp_path: Path, updates: int) -> None:
+    """Without a supervisor the flags decide; the exit code of a finished training is 0, its last state is kept."""
+    with ppo("--updates", str(updates), "--snapshot-every", "2", "--seed", "3", run_dir=tmp_path) as child:
         assert child.wait(60) == 0
     assert sorted(path.name for path in tmp_path.glob("snapshots/*")) == [
         "step-000000000002-a000",
-        "step-000000000004-a000",
+        f"step-{updates:012d}-a000",
     ]
 
 

@@ -31,8 +31,8 @@ STATE_ARRAYS = "state.safetensors"
 class SnapshotWriter:
     """One per process and rank. Not thread-safe: call it from the training thread.
 
-    One snapshot at a time is being written. ``save`` and ``adopt`` skip theirs while one is in flight and say so;
-    ``folder`` waits for it.
+    One snapshot at a time is being written. ``save`` and ``adopt`` skip theirs while one is in flight and say so,
+    unless they are told to wait; ``folder`` waits for it.
     """
 
     def __init__(
@@ -108,12 +108,21 @@ class SnapshotWriter:
             finally:
                 self._observer.in_flight(0)
 
-    def save(self, step: int, state: Mapping[str, Any], *, replay_watermark: Any = None, extra: Any = None) -> bool:
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        *,
+        replay_watermark: Any = None,
+        extra: Any = None,
+        wait: bool = False,
+    ) -> bool:
         """Copy ``state`` in memory and write it in the background, as ``state.json`` and ``state.safetensors``.
 
         Args:
             state: nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings, bytes and None.
                 Tensors come back as plain ones: without gradient and on the CPU. Tied ones are stored once.
+            wait: for the one in flight, however long it takes, rather than skip this one.
 
         Returns:
             False: one is still in flight and this one was skipped. What goes wrong later reaches the observer.
@@ -123,7 +132,7 @@ class SnapshotWriter:
         """
         started = time.monotonic()
         with self._stall(started):
-            if self._busy(step):
+            if self._busy(step, wait):
                 return False
             staging = self._staging(step, replay_watermark, extra)
             with self._reported(staging):
@@ -139,6 +148,7 @@ class SnapshotWriter:
         how: Literal["link", "rename", "reference"] = "link",
         replay_watermark: Any = None,
         extra: Any = None,
+        wait: bool = False,
     ) -> bool:
         """Take over a checkpoint that something else wrote: a finished file or folder at ``path``.
 
@@ -147,6 +157,7 @@ class SnapshotWriter:
                 framework must not write into them again); ``rename`` does the same and removes ``path`` once
                 the snapshot is complete; ``reference`` leaves the files where they are: the snapshot is lost
                 when they go. ``link`` and ``rename`` need ``path`` on the run directory's file system.
+            wait: for the one in flight, however long it takes, rather than skip this one.
 
         Returns:
             False: one is still in flight and this one was skipped.
@@ -156,7 +167,7 @@ class SnapshotWriter:
         """
         started = time.monotonic()
         with self._stall(started):
-            if self._busy(step):
+            if self._busy(step, wait):
                 return False
             path = path.absolute()
             reference = str(path) if how == "reference" else None
@@ -191,8 +202,8 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------------------------------------------
 
-    def _busy(self, step: int) -> bool:
-        if self.wait(0):
+    def _busy(self, step: int, wait: bool) -> bool:
+        if self.wait(None if wait else 0):
             return False
         message = f"step {step}: skipped, the snapshot before is still being written; write them less often"
         self._observer.failed("in_flight", SnapshotError(message, reason="in_flight"))

@@ -35,10 +35,8 @@ def train(config: PPOConfig, run: Run, faults: Faults) -> tuple[Learner, Player]
     run.apply_lr(learner.optimizer, learner.scheduler)
     player.reset(run.seed, step)
 
-    while not run.should_stop:
-        if step >= config.updates or _reached(config, player):
-            run.complete()
-            break
+    done = _done(step, config, player)
+    while not done and not run.should_stop:
         started = time.monotonic()
         faults.begin(step)
         rollout = player.play(learner.model, config.steps)
@@ -60,10 +58,13 @@ def train(config: PPOConfig, run: Run, faults: Faults) -> tuple[Learner, Player]
             env_steps=player.env_steps,
             episodes=player.episodes,
         )
-        if run.snapshot_due(step):
-            run.save_snapshot(step, capture(learner, player))
+        done = _done(step, config, player)
+        if run.snapshot_due(step, last=done):
+            run.save_snapshot(step, capture(learner, player), wait=done)
             player.reset(run.seed, step)
         _pace(run, started + config.pace_seconds)
+    if done:
+        run.complete()
     envs.close()
     return learner, player
 
@@ -82,9 +83,10 @@ def _resume(run: Run, learner: Learner, player: Player) -> int:
     return loaded.step
 
 
-def _reached(config: PPOConfig, player: Player) -> bool:
+def _done(step: int, config: PPOConfig, player: Player) -> bool:
     full = len(player.recent) == config.return_window
-    return config.target_return is not None and full and player.mean_return >= config.target_return
+    reached = config.target_return is not None and full and player.mean_return >= config.target_return
+    return step >= config.updates or reached
 
 
 def _pace(run: Run, until: float) -> None:
