@@ -28,11 +28,12 @@ async def test_a_command_that_ends_well(site: Site) -> None:
 
 
 async def test_a_command_that_exits_at_once(site: Site) -> None:
-    """It is restarted within its budget, then LOCKED: exit code 3, and what to do next is said."""
-    site.configure(["false"])
+    """It is restarted within its budget, then LOCKED: exit code 3; its last line and what to do next are said."""
+    site.configure(["sh", "-c", "echo starting; echo 'train.py: no such dataset' >&2; exit 1"])
     code, out, _ = await site.call("run")
     assert code == 3
     assert "toy: LOCKED" in out
+    assert "it printed last: train.py: no such dataset" in out
     assert "fusewire log toy" in out
     assert "fusewire reset toy" in out
 

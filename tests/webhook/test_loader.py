@@ -19,14 +19,18 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def error(folder: Path, text: str) -> str:
+def errors(folder: Path, text: str) -> list[str]:
     path = write(folder, text)
     with pytest.raises(ConfigError) as caught:
         loader.load(path)
-    message = str(caught.value)
-    assert message.startswith(str(path))
-    assert "\n" not in message
-    return message.removeprefix(str(path))
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}:") for line in lines)
+    return [line.removeprefix(str(path)) for line in lines]
+
+
+def error(folder: Path, text: str) -> str:
+    (only,) = errors(folder, text)
+    return only
 
 
 def run_with(settings: str) -> str:
@@ -106,7 +110,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("prometheus: {rule_files: [none.yaml]}", ": prometheus.rule_files: "),
         ("listen: {host: 0.0.0.0}", ": listen.host: 0.0.0.0 can be reached from other hosts"),
         ("listen: {port: 70000}", ": listen.port: 70000 is no port"),
-        ("listen: {tls: {cert_file: a.pem}}", ": listen.tls.key_file: is missing"),
+        ("listen: {tls: {cert_file: fusewire.yml}}", ": listen.tls.key_file: is missing"),
         ("auth: {alert_token_file: none}", ": auth.alert_token_file: "),
         ("a: b: c\n", ":1: not YAML: mapping values are not allowed here"),
         ("runs_dir: a\nlisten: {\n", ":3: not YAML: "),
@@ -119,6 +123,25 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_a_mistake_gets_one_line_with_its_key(tmp_path: Path, text: str, message: str) -> None:
     """Every mistake is refused with the file, the key's path and what to write instead."""
     assert error(tmp_path, text).startswith(message)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """Who wrote several mistakes is told of each in a line of its own, whatever depth they lie at."""
+    text = "lissen: 1\nlisten: {port: yes}\nruns: {a: {command: [1, 2]}, b: {}}\n"
+    assert [line.split(": ")[1] for line in errors(tmp_path, text)] == [
+        "lissen",
+        "listen.port",
+        "runs.a.command[0]",
+        "runs.a.command[1]",
+        "runs.b.command",
+    ]
+    text = "listen: {port: -1}\nruns: {a: {command: [], cwd: none, seed: 1, window_seconds: 1s}}\n"
+    assert [line.split(": ")[1] for line in errors(tmp_path, text)] == [
+        "listen.port",
+        "runs.a.command",
+        "runs.a.cwd",
+        "runs.a.window_seconds",
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -10,9 +10,13 @@ class WebhookError(Exception):
 
 
 class ConfigError(WebhookError):
-    """A configuration file, key or flag is wrong. The message names it and the remedy."""
+    """A configuration file, key or flag is wrong. The message names it and the remedy, a line for each."""
 
     reason = "config"
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class PayloadError(WebhookError):

@@ -79,5 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(error: Exception, code: int) -> int:
-    print("fusewire: " + " ".join(str(error).split()), file=sys.stderr)
+    problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+    for problem in problems:
+        print("fusewire: " + " ".join(problem.split()), file=sys.stderr)
     return code

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from fusewire_webhook import cli
@@ -14,6 +16,8 @@ from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.cli.progress import Progress
 from fusewire_webhook.service import Service, serving
 from fusewire_webhook.settings.config import Config
+
+log = logging.getLogger(__name__)
 
 VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
@@ -94,7 +98,8 @@ async def _guard(config: Config, progress: Progress) -> int:
             return taken.exit_code
         progress.say(f"console {service.url}/")
         progress.before(service.engine.views())
-        following = asyncio.ensure_future(progress.follow(service))
+        following = asyncio.ensure_future(progress.follow(service, runs_dir=Path(config.runs_dir)))
+        following.add_done_callback(_tell_failure)
         try:
             done, _ = await unless(taken.asked, all_finished(service, config, progress.say))
             if not done:
@@ -107,6 +112,12 @@ async def _guard(config: Config, progress: Progress) -> int:
         for view in views:
             progress.result(view, runs_dir=config.runs_dir)
     return exit_code(views) if done else taken.exit_code
+
+
+def _tell_failure(following: asyncio.Future[None]) -> None:
+    """The display may fail; the guarding goes on, and nobody wonders why nothing more is shown."""
+    if not following.cancelled() and (error := following.exception()) is not None:
+        log.error("nothing more is shown here, the runs stay guarded; `fusewire status` tells", exc_info=error)
 
 
 async def all_finished(service: Service, config: Config, say: Callable[[str], None]) -> None:

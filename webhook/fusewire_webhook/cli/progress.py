@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
@@ -14,14 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event
+from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import QUIET, describe, verdict
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
+from fusewire_webhook.engine.output import tail
 from fusewire_webhook.service import Service
 
 _REFRESH_SECONDS = 0.5
+_LAST_LINES, _LAST_BYTES, _LAST_CHARACTERS = 20, 4000, 300
 
 
 class Progress:
@@ -67,7 +70,7 @@ class Progress:
                     f"{view.run}: completed before; train another with --name, or in another folder with --runs"
                 )
 
-    async def follow(self, service: Service) -> None:
+    async def follow(self, service: Service, *, runs_dir: Path) -> None:
         """Show what happens until cancelled."""
         for view in service.engine.views():
             self._decide(view)
@@ -78,6 +81,8 @@ class Progress:
                 async for run, _, event in changes:
                     view = service.engine.view(run)
                     self.show(view, event)
+                    if isinstance(event, ProcessExited) and not event.completed:
+                        self.last_words(runs_dir / run, event.attempt)
                     self._decide(view)
         finally:
             refreshing.cancel()
@@ -103,6 +108,14 @@ class Progress:
             self._attempts[view.run] = event.attempt
         if not isinstance(event, QUIET):
             self.say(f"{view.run}: {describe(event)}{self._unanswered(view, event)}")
+
+    def last_words(self, run_dir: Path, attempt: int) -> None:
+        """The last line that an attempt printed: of a trainer that fails at its start, most often the reason."""
+        text, _ = tail(run_dir, attempt, lines=_LAST_LINES, size=_LAST_BYTES)
+        line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        if line:
+            shown = "".join(c if c.isprintable() else " " for c in line).strip()
+            self._console.print(Text(f"{'':8}  it printed last: {shown[:_LAST_CHARACTERS]}"))
 
     def _unanswered(self, view: RunView, event: Event) -> str:
         """Why a trip alert stops nothing, in brackets."""

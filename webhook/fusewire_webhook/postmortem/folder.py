@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.layout import QUARANTINE, QUARANTINE_FILE, SNAPSHOTS, parse_name
 from fusewire.snapshots.manifest import Manifest, read_manifest
-from fusewire_webhook.engine.launching import OUTPUT_FILE, attempt_folder
+from fusewire_webhook.engine.output import tail
 from fusewire_webhook.watch.evidence import read_last_values
 
 LOG_LINES, LOG_BYTES = 80, 32_000
@@ -55,7 +54,7 @@ def look(
     """Read them. Whatever is not there or cannot be read is left out."""
     last = read_last_values(run_dir, attempt)
     values, nonfinite = last.get("values"), last.get("nonfinite")
-    text, more = _tail(attempt_folder(run_dir, attempt) / OUTPUT_FILE)
+    text, more = tail(run_dir, attempt, lines=LOG_LINES, size=LOG_BYTES)
     aims = [_manifest(run_dir, name) for name in (target, origin)]
     step = last.get("step")
     return Files(
@@ -76,20 +75,6 @@ def look(
         target_watermark=aims[0].replay_watermark if aims[0] else None,
         origin_watermark=aims[1].replay_watermark if aims[1] else None,
     )
-
-
-def _tail(path: Path) -> tuple[str, bool]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_BYTES))
-            data = file.read(LOG_BYTES)
-    except OSError:
-        return "", False
-    rows = data.decode(errors="replace").rstrip("\n").split("\n")
-    if size > LOG_BYTES and len(rows) > 1:
-        rows = rows[1:]  # the first one is cut somewhere
-    return "\n".join(rows[-LOG_LINES:]), size > LOG_BYTES or len(rows) > LOG_LINES
 
 
 def _set_aside(run_dir: Path, name: str) -> SetAside:

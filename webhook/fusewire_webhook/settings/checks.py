@@ -15,10 +15,11 @@ from fusewire_webhook.actuators.docker_spec import volume_parts
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.config import AuthConfig, Config, DockerConfig, ListenConfig, RetryConfig, RunConfig
+from fusewire_webhook.settings.problems import Problems
 from fusewire_webhook.settings.redact import exposed, read_secret
 
 _Complain = Callable[[str, str], None]
-"""``complain(key, what)`` raises a ConfigError that names the source, the key and the remedy."""
+"""``complain(key, what)`` notes what is wrong at a key, with the remedy; checking goes on."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -30,12 +31,10 @@ def check(config: Config, *, source: str) -> None:
         source: the file, or ``command line``, for the message.
 
     Raises:
-        ConfigError: names the source, the key and the remedy.
+        ConfigError: names the source, the keys and the remedies.
     """
-
-    def complain(key: str, what: str) -> None:
-        raise ConfigError(f"{source}: {key}: {what}")
-
+    problems = Problems(source)
+    complain = problems.add
     _listener(config.listen, config.auth, complain)
     for key, url in (("prometheus.url", config.prometheus.url), ("alertmanager.url", config.alertmanager.url)):
         if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
@@ -56,6 +55,7 @@ def check(config: Config, *, source: str) -> None:
         _run(run, f"runs.{name}", complain, scrape_seconds=config.prometheus.scrape_interval_seconds)
         if run.docker is not None:
             _docker(run, run.docker, f"runs.{name}", complain, runs_dir=Path(config.runs_dir).absolute())
+    problems.refuse()
 
 
 def require_runs(config: Config, *, source: str) -> None:
@@ -106,7 +106,7 @@ def _listener(listen: ListenConfig, auth: AuthConfig, complain: _Complain) -> No
     if not listen.host:
         complain("listen.host", "is empty; 127.0.0.1 for this host only, 0.0.0.0 for every network")
     tokens = _token_files(auth)
-    if not is_loopback(listen.host) and len(tokens) < 2:
+    if listen.host and not is_loopback(listen.host) and len(tokens) < 2:
         complain(
             "listen.host",
             f"{listen.host} can be reached from other hosts, who could stop your runs: set "
@@ -126,7 +126,7 @@ def _listener(listen: ListenConfig, auth: AuthConfig, complain: _Complain) -> No
                 complain(f"listen.tls.{name}", "is missing; TLS needs cert_file and key_file")
         for field in dataclasses.fields(listen.tls):
             path = getattr(listen.tls, field.name)
-            if path is not None and not Path(path).is_file():
+            if path and not Path(path).is_file():
                 complain(f"listen.tls.{field.name}", f"{path}: no such file")
 
 

@@ -2,7 +2,7 @@
 
 The dataclasses are the schema: unknown keys are refused, values must be of the field's type, fields named
 ``…_seconds`` also take ``250ms``, ``1s``, ``5m``, ``2h``, ``1d``. Paths in the file are relative to its folder.
-Every error reads ``file: key.path: what is wrong and the remedy``.
+Every mistake is told, each in a line: ``file: key.path: what is wrong and the remedy``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.checks import check
 from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.problems import Problems
 
 T = TypeVar("T")
 
@@ -69,23 +70,25 @@ def build(cls: type[T], document: Any, *, source: str, path: str = "") -> T:
     """An instance of the dataclass ``cls`` from plain YAML values.
 
     Raises:
-        ConfigError: an unknown or missing key, or a value of another type.
+        ConfigError: unknown or missing keys, values of another type: all of them.
     """
     if not isinstance(document, dict):
         raise _wrong(source, path, f"must hold keys and values, not {_said(document)}")
+    problems = Problems(source)
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in document:
         if key not in known:
-            raise _wrong(source, _join(path, key), f"unknown key{_suggestion(str(key), list(known))}")
+            problems.add(_join(path, key), f"unknown key{_suggestion(str(key), list(known))}")
     for name, field in known.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in document:
-            raise _wrong(source, _join(path, name), "is missing")
+            problems.add(_join(path, name), "is missing")
     hints = typing.get_type_hints(cls)
-    values = {
-        name: _value(hints[name], value, source=source, path=_join(path, name), name=name)
-        for name, value in document.items()
-    }
+    values = {}
+    for name in (name for name in document if name in known):
+        with problems.gathering():
+            values[name] = _value(hints[name], document[name], source=source, path=_join(path, name), name=name)
+    problems.refuse()
     return cls(**values)
 
 
@@ -119,21 +122,25 @@ def _value(hint: Any, value: Any, *, source: str, path: str, name: str) -> Any:
 
 def _container(hint: Any, value: Any, *, source: str, path: str, name: str) -> Any:
     arguments = get_args(hint)
+    problems = Problems(source)
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise _wrong(source, path, f"must be a list, such as [python, train.py], not {_said(value)}")
-        return tuple(
-            _value(arguments[0], item, source=source, path=f"{path}[{index}]", name=name)
-            for index, item in enumerate(value)
-        )
+        items = []
+        for index, item in enumerate(value):
+            with problems.gathering():
+                items.append(_value(arguments[0], item, source=source, path=f"{path}[{index}]", name=name))
+        problems.refuse()
+        return tuple(items)
     if not isinstance(value, dict):
         raise _wrong(source, path, f"must hold keys and values, not {_said(value)}")
-    return {
-        _value(arguments[0], key, source=source, path=path, name=name): _value(
-            arguments[1], item, source=source, path=_join(path, key), name=name
-        )
-        for key, item in value.items()
-    }
+    pairs = {}
+    for key, item in value.items():
+        with problems.gathering():
+            known = _value(arguments[0], key, source=source, path=path, name=name)
+            pairs[known] = _value(arguments[1], item, source=source, path=_join(path, key), name=name)
+    problems.refuse()
+    return pairs
 
 
 def _scalar(hint: Any, value: Any, *, source: str, path: str, name: str) -> Any:
