@@ -67,7 +67,7 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             return f"attempt {event.attempt} could not be stopped: {event.reason}"
         case ev.RolledBack():
             aside = f", {len(event.quarantined)} snapshots to quarantine" if event.quarantined else ""
-            return f"rolled back to {event.target or 'scratch'}{aside}"
+            return f"rolled back to {event.target}{aside}" if event.target else f"goes on from scratch{aside}"
         case ev.RollbackFailed():
             return f"rollback failed: {event.reason}"
         case ev.PurgeFinished():

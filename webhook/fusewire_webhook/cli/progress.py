@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited
 from fusewire_webhook.breaker.view import RunView
-from fusewire_webhook.breaker.words import QUIET, describe, verdict
+from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.engine.output import tail
@@ -114,8 +114,7 @@ class Progress:
         text, _ = tail(run_dir, attempt, lines=_LAST_LINES, size=_LAST_BYTES)
         line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
         if line:
-            shown = "".join(c if c.isprintable() else " " for c in line).strip()
-            self._console.print(Text(f"{'':8}  it printed last: {shown[:_LAST_CHARACTERS]}"))
+            self._console.print(Text(f"{'':8}  it printed last: {plain(line).strip()[:_LAST_CHARACTERS]}"))
 
     def _unanswered(self, view: RunView, event: Event) -> str:
         """Why a trip alert stops nothing, in brackets."""
