@@ -91,11 +91,11 @@ TICK = 15
 """Resolution of the sums over time, in seconds."""
 
 GPUS = (
-    f"(count by (run) (group by (run, gpu, host) (label_replace(last_over_time(gpu_memory_total_bytes{{{RUNS}}}"
-    '[$__range]), "host", "$1", "instance", "(.*):[0-9]+"))) '
+    "(max by (run) (count by (run, attempt) (group by (run, attempt, gpu, host) (label_replace("
+    f'last_over_time(gpu_memory_total_bytes{{{RUNS}}}[$__range]), "host", "$1", "instance", "(.*):[0-9]+")))) '
     f"or on (run) group by (run) (fusewire_run_state{{{RUNS}}}))"
 )
-"""GPUs of each run; a run without one counts as one."""
+"""GPUs of each run: the most that one attempt had (each may have had a host name of its own), and at least one."""
 
 _SPAN = f"[$__range:{TICK}s]"
 

@@ -14,9 +14,10 @@ from grafana.verify import fill
 VALUES = {"run": ".+", "hours": "8", "__range": "1h", "__interval": "1m"}
 
 WATCHED = {
-    # Four GPUs until the trip at minute 20, at update 100 of which 80 are kept; two minutes in OPEN; then again.
-    'up{job="fusewire",run="a",attempt="0",instance="h:1"}': "1x19 _x41",
-    'up{job="fusewire",run="a",attempt="1",instance="h:1"}': "_x22 1x38",
+    # Four GPUs until the trip at minute 20, at update 100 of which 80 are kept; two minutes in OPEN; then again, with
+    # another host name, as each container has one.
+    'up{job="fusewire",run="a",attempt="0",instance="fusewire-a-0:1"}': "1x19 _x41",
+    'up{job="fusewire",run="a",attempt="1",instance="fusewire-a-1:1"}': "_x22 1x38",
     'rl_step{run="a",attempt="0"}': "5+5x19 _x41",
     'rl_step{run="a",attempt="1"}': "_x22 80+5x38",
     'rl_step_duration_usual_seconds{run="a",attempt="0"}': "12x19 _x41",
@@ -27,8 +28,12 @@ WATCHED = {
     'fusewire_run_state{run="a",state="open"}': "0x19 1x1 0x38",
     'fusewire_run_state{run="a",state="closed"}': "1x19 0x1 1x38",
     **{
-        f'gpu_memory_total_bytes{{run="a",attempt="0",gpu="{gpu}",instance="h:1"}}': "80x19 _x41"
+        f'gpu_memory_total_bytes{{run="a",attempt="{attempt}",gpu="{gpu}",instance="fusewire-a-{attempt}:{rank}"}}': (
+            ("80x19 _x41", "_x22 80x38")[attempt]
+        )
+        for attempt in range(2)
         for gpu in range(4)
+        for rank in range(2)  # both see all four
     },
     # A run without a GPU and without a failure counts as one GPU.
     'up{job="fusewire",run="b",attempt="0",instance="h:2"}': "1x60",
