@@ -14,8 +14,8 @@ from grafana.verify import fill
 VALUES = {"run": ".+", "hours": "8", "__range": "1h", "__interval": "1m"}
 
 WATCHED = {
-    # Four GPUs until the trip at minute 20, at update 100 of which 80 are kept; two minutes in OPEN; then again, with
-    # another host name, as each container has one.
+    # Four GPUs until the trip at minute 20, at update 100 of which 80 are kept; two minutes in OPEN; then again,
+    # under another host name: each attempt is a container of its own.
     'up{job="fusewire",run="a",attempt="0",instance="fusewire-a-0:1"}': "1x19 _x41",
     'up{job="fusewire",run="a",attempt="1",instance="fusewire-a-1:1"}': "_x22 1x38",
     'rl_step{run="a",attempt="0"}': "5+5x19 _x41",
@@ -28,10 +28,8 @@ WATCHED = {
     'fusewire_run_state{run="a",state="open"}': "0x19 1x1 0x38",
     'fusewire_run_state{run="a",state="closed"}': "1x19 0x1 1x38",
     **{
-        f'gpu_memory_total_bytes{{run="a",attempt="{attempt}",gpu="{gpu}",instance="fusewire-a-{attempt}:{rank}"}}': (
-            ("80x19 _x41", "_x22 80x38")[attempt]
-        )
-        for attempt in range(2)
+        f'gpu_memory_total_bytes{{run="a",attempt="{n}",gpu="{gpu}",instance="fusewire-a-{n}:{rank}"}}': answers
+        for n, answers in enumerate(("80x19 _x41", "_x22 80x38"))
         for gpu in range(4)
         for rank in range(2)  # both see all four
     },
