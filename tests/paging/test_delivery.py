@@ -127,3 +127,11 @@ async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:
     await paging.mailed("[LOCKED] a: BreakerLocked")
     assert "[warning] a: ReturnDrawdown" not in paging.mailbox.subjects()
     assert {alert["labels"]["alertname"] for alert in paging.posted} == {"KLSpike", "NonFiniteValue"}
+
+
+async def test_a_blind_watch_is_told_past_the_webhook(paging: Paging) -> None:
+    """That the watch is degraded reaches people by mail, also while a trip fires, and never the webhook."""
+    degraded = {"alertname": "WatchDegraded", "action": "notify", "severity": "page", "part": "watchdog"}
+    await paging.fire(trip("a"), degraded)
+    await paging.mailed("[PAGE] WatchDegraded")
+    assert "WatchDegraded" not in {alert["labels"]["alertname"] for alert in paging.posted}

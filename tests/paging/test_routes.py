@@ -49,6 +49,7 @@ def test_fusewire_check_accepts_it() -> None:
         ({"action": "trip", "severity": "warning"}, ["fusewire-trip", "people-trip"]),
         ({"action": "trip", "severity": "info"}, ["fusewire-trip", "people-trip"]),
         ({"action": "notify", "severity": "page"}, ["people-page"]),
+        ({"alertname": "WatchDegraded", "action": "notify", "severity": "page"}, ["people-page"]),
         ({"action": "notify", "severity": "warning"}, ["people"]),
         ({"action": "hold", "severity": "info"}, ["nobody"]),
         ({"alertname": "Watchdog", "action": "watchdog", "severity": "none"}, ["fusewire-watchdog"]),
