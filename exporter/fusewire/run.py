@@ -292,11 +292,16 @@ class Run:
         *,
         replay_watermark: Any = None,
         extra: Any = None,
+        may_be_nonfinite: Sequence[str] = (),
         wait: bool = False,
     ) -> bool:
         """Take a snapshot of ``state`` (nested dicts, lists, tensors, arrays, plain values) in the background.
 
+        A state with NaN or infinite values in it is not written.
+
         Args:
+            may_be_nonfinite: shell patterns of paths in the state (``model/mask``, ``*/running_*``) that may hold
+                them. Floats of Python's own may be infinite everywhere.
             wait: when the one before is still being written, wait for it rather than skip this one: for the
                 last step.
 
@@ -306,7 +311,14 @@ class Run:
         if not self._active:
             return False
         self._poll()
-        return self._saver.save(step, state, replay_watermark=replay_watermark, extra=extra, wait=wait)
+        return self._saver.save(
+            step,
+            state,
+            replay_watermark=replay_watermark,
+            extra=extra,
+            may_be_nonfinite=may_be_nonfinite,
+            wait=wait,
+        )
 
     @guarded("snapshot", lambda: False)
     def adopt(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -147,11 +147,26 @@ class Saver:
                 except Exception as error:
                     self._note(error)
 
-    def save(self, step: int, state: Mapping[str, Any], *, replay_watermark: Any, extra: Any, wait: bool) -> bool:
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        *,
+        replay_watermark: Any,
+        extra: Any,
+        may_be_nonfinite: Sequence[str],
+        wait: bool,
+    ) -> bool:
         """See :meth:`fusewire.Run.save_snapshot`."""
         try:
-            writer = self._open(step)
-            return writer.save(step, state, replay_watermark=replay_watermark, extra=extra, wait=wait)
+            return self._open(step).save(
+                step,
+                state,
+                replay_watermark=replay_watermark,
+                extra=extra,
+                may_be_nonfinite=may_be_nonfinite,
+                wait=wait,
+            )
         except Exception as error:
             self._note(error)
             return False

@@ -116,6 +116,18 @@ def test_save_and_resume(attach: Attach, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "snapshots" / snapshot_name(30, 1)).parent == snapshot.name
 
 
+def test_a_state_that_may_hold_infinities(attach: Attach, tmp_path: Path) -> None:
+    """A mask of -inf keeps a state from being written until its path is allowed."""
+    run = attach(run_dir=tmp_path)
+    state = {"mask": torch.full((2,), -torch.inf)}
+    run.save_snapshot(1, state)
+    run.save_snapshot(2, state, may_be_nonfinite=("mask",), wait=True)
+    run.complete()
+    seen = scrape(run)
+    assert seen[FAILURES.format("nonfinite")] == 1
+    assert seen["rl_snapshot_last_step"] == 2
+
+
 def test_nothing_to_resume_from(attach: Attach) -> None:
     """Without a snapshot the run is from scratch."""
     assert attach().load_snapshot() is None

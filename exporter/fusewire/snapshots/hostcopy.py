@@ -16,22 +16,10 @@ from typing import Any
 import numpy as np
 
 from fusewire.errors import SnapshotError
+from fusewire.snapshots.finite import all_finite
 from fusewire.snapshots.tree import Leaf, TreeEncoder
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-_CHECK_BYTES = 1 << 20
-
-# float types that numpy does not know, or adds up slowly: an unsigned type of that width, and the bits that are all
-# ones in NaN and Inf
-_EXPONENTS: dict[str, tuple[str, int]] = {
-    "bfloat16": ("uint16", 0x7F80),
-    "float16": ("uint16", 0x7C00),
-    "float8_e5m2": ("uint8", 0x7C),
-    "float8_e4m3fn": ("uint8", 0x7F),
-}
-_SUMMED = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64",
-           "<c8": "float32", "<c16": "float64"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +31,8 @@ class HostCopy:
     data: memoryview
     leaves: tuple[tuple[Leaf, int], ...]
     """Each leaf with the offset of its bytes in ``data``."""
+    nonfinite_scalars: tuple[str, ...] = ()
+    """Paths of the numbers in ``tree`` that are not finite."""
     events: tuple[Any, ...] = field(default=())
     """CUDA events after which ``data`` is valid."""
 
@@ -52,13 +42,18 @@ class HostCopy:
             event.synchronize()
 
     def nonfinite(self, may_be: Sequence[str]) -> tuple[str, ...]:
-        """Paths of the arrays that hold NaN or ±Inf, but for those that a pattern of ``may_be`` matches."""
-        return tuple(
+        """Paths of what is not finite, but for those that a pattern of ``may_be`` matches."""
+
+        def allowed(path: str) -> bool:
+            return any(fnmatchcase(path, pattern) for pattern in may_be)
+
+        scalars = (path for path in self.nonfinite_scalars if not allowed(path))
+        arrays = (
             leaf.path
             for leaf, offset in self.leaves
-            if not any(fnmatchcase(leaf.path, pattern) for pattern in may_be)
-            and not _finite(self.data[offset : offset + leaf.size], leaf.dtype)
+            if not allowed(leaf.path) and not all_finite(self.data[offset : offset + leaf.size], leaf.dtype)
         )
+        return (*scalars, *arrays)
 
 
 class HostBuffer:
@@ -101,6 +96,7 @@ class HostBuffer:
             header=_header(header),
             data=self._bytes.data[:size],
             leaves=tuple(placed),
+            nonfinite_scalars=tuple(encoder.nonfinite),
             events=tuple(_record_event(device) for device in devices),
         )
 
@@ -153,27 +149,8 @@ def _header(entries: dict[str, Any]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _finite(data: memoryview, dtype: str) -> bool:
-    """Whether every number is finite. A chunk is looked at number by number only if its sum is not finite."""
-    if dtype in _EXPONENTS:
-        kind, mask = _EXPONENTS[dtype]
-        bits = np.frombuffer(data, kind)
-        step = _CHECK_BYTES // bits.itemsize
-        return not any(bool(np.any((bits[i : i + step] & mask) == mask)) for i in range(0, len(bits), step))
-    if dtype not in _SUMMED:
-        return True
-    numbers = np.frombuffer(data, _SUMMED[dtype])
-    step = _CHECK_BYTES // numbers.itemsize
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(numbers), step):
-            chunk = numbers[start : start + step]
-            if not np.isfinite(chunk.sum()) and not np.isfinite(chunk).all():
-                return False
-    return True
-
-
 def refuse_nonfinite(paths: Sequence[str], name: str) -> SnapshotError:
-    """The error for a snapshot whose arrays at ``paths`` are not finite."""
+    """The error for a snapshot whose values at ``paths`` are not finite."""
     shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
     return SnapshotError(
         f"{name}: not written: NaN or infinite values in {shown} (allow a path with may_be_nonfinite)",

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fusewire.errors import SnapshotError
+from fusewire.snapshots.finite import is_known
 
 # dtype → name in the safetensors format; every other dtype is stored as its bytes (U8), with its name in the tree
 SAFETENSORS_DTYPES: dict[str, str] = {
@@ -27,6 +28,9 @@ SAFETENSORS_DTYPES: dict[str, str] = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
+
+_OF_A_LIBRARY = 2
+"""``numpy.dtype.isbuiltin`` of types that numpy does not bring, such as those of ml_dtypes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +60,15 @@ class Leaf:
 
 
 class TreeEncoder:
-    """Encodes one state; afterwards ``leaves`` holds its arrays in the order in which they were met."""
+    """Encodes one state; afterwards ``leaves`` holds its arrays in the order in which they were met.
+
+    ``nonfinite`` then holds the paths of the floats that are NaN and of the numpy scalars that are NaN or ±Inf. An
+    infinite float is no damage: the best value so far starts as one.
+    """
 
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
+        self.nonfinite: list[str] = []
         self._torch: Any = sys.modules.get("torch")
         self._names: set[str] = {"__metadata__"}
         self._seen: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -77,6 +86,8 @@ class TreeEncoder:
         if isinstance(value, int):
             return int(value)
         if isinstance(value, float):
+            if math.isnan(value):
+                self.nonfinite.append(path)
             return float(value) if math.isfinite(value) else {"$": "float", "value": str(float(value))}
         if isinstance(value, Mapping):
             return self._mapping(value, path)
@@ -103,12 +114,14 @@ class TreeEncoder:
         return {"$": "map", "items": [list(item) for item in items]}
 
     def _scalar(self, value: np.generic[Any], path: str) -> dict[str, Any]:
-        if value.dtype.hasobject or value.dtype.fields is not None:
+        if not _is_plain(value.dtype) or value.dtype.isbuiltin == _OF_A_LIBRARY:
             raise _unusable(path, f"has the dtype {value.dtype}")
+        if value.dtype.kind in "fc" and not np.isfinite(value):
+            self.nonfinite.append(path)
         return {"$": "scalar", "dtype": value.dtype.str, "base64": base64.b64encode(value.tobytes()).decode()}
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
-        if value.dtype.hasobject or value.dtype.fields is not None or isinstance(value, np.ma.MaskedArray):
+        if not _is_plain(value.dtype) or isinstance(value, np.ma.MaskedArray):
             raise _unusable(path, f"is a {type(value).__name__} of dtype {value.dtype}")
         plain = value.dtype.isnative and value.dtype.name in SAFETENSORS_DTYPES
         dtype = value.dtype.name if plain else value.dtype.str
@@ -125,6 +138,8 @@ class TreeEncoder:
         ):
             raise _unusable(path, f"is a {type(value).__name__} that is sparse, quantized, meta or distributed")
         dtype = str(value.dtype).removeprefix("torch.")
+        if (value.is_floating_point() or value.is_complex()) and not is_known(dtype):
+            raise _unusable(path, f"is of the dtype {dtype}, of which fusewire does not know what NaN looks like")
         identity = ("tensor", value.device, value.data_ptr(), value.stride(), tuple(value.shape), dtype,
                     value.is_conj(), value.is_neg())  # fmt: skip
         size = value.numel() * value.element_size()
@@ -182,6 +197,12 @@ def decode(tree: Any, array: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: P
             return {decode(key, array): decode(item, array) for key, item in tree["items"]}
         case other:
             raise SnapshotError(f"state.json: unknown kind of value {other!r}", reason="damaged")
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether the bytes of an array are its values, and numpy or safetensors knows what they mean."""
+    known = dtype.isbuiltin != _OF_A_LIBRARY or dtype.name in SAFETENSORS_DTYPES
+    return known and not dtype.hasobject and dtype.fields is None
 
 
 def _unusable(path: str, what: str) -> SnapshotError:

@@ -46,7 +46,6 @@ class SnapshotWriter:
         rank: int = 0,
         world_size: int = 1,
         incarnation: str | None = None,
-        may_be_nonfinite: Sequence[str] = (),
         niceness: int = 19,
         files: FileLayer | None = None,
         clock: Callable[[], float] = time.time,
@@ -59,8 +58,6 @@ class SnapshotWriter:
             rank, world_size: this process's part of a snapshot; it is complete when every rank has committed.
             incarnation: tells inner restarts within one attempt apart, the same for all ranks; None: torchrun's
                 ``TORCHELASTIC_RESTART_COUNT``.
-            may_be_nonfinite: shell patterns of paths in the state (``model/mask``, ``*/running_*``) whose arrays
-                may hold NaN or ±Inf.
             niceness: added to the writing thread's, 0 to 19. At the default training on every core is slowed
                 least, and a snapshot takes as long as the cores leave it.
         """
@@ -72,7 +69,6 @@ class SnapshotWriter:
         self._rank = rank
         self._world_size = world_size
         self._incarnation = incarnation or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._may_be_nonfinite = tuple(may_be_nonfinite)
         self._niceness = niceness
         self._files = files or FileLayer()
         self._clock = clock
@@ -115,6 +111,7 @@ class SnapshotWriter:
         *,
         replay_watermark: Any = None,
         extra: Any = None,
+        may_be_nonfinite: Sequence[str] = (),
         wait: bool = False,
     ) -> bool:
         """Copy ``state`` in memory and write it in the background, as ``state.json`` and ``state.safetensors``.
@@ -122,6 +119,8 @@ class SnapshotWriter:
         Args:
             state: nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings, bytes and None.
                 Tensors come back as plain ones: without gradient and on the CPU. Tied ones are stored once.
+            may_be_nonfinite: shell patterns of paths in the state (``model/mask``, ``*/running_*``) that may hold
+                NaN or ±Inf. Elsewhere neither is written, but for floats of Python's own that are ±Inf.
             wait: for the one in flight, however long it takes, rather than skip this one.
 
         Returns:
@@ -137,7 +136,7 @@ class SnapshotWriter:
             staging = self._staging(step, replay_watermark, extra)
             with self._reported(staging):
                 copy = self._buffer.copy(state)
-            self._start(staging, started, lambda: self._write_state(staging, copy))
+            self._start(staging, started, lambda: self._write_state(staging, copy, may_be_nonfinite))
         return True
 
     def adopt(
@@ -271,9 +270,9 @@ class SnapshotWriter:
         self._thread = threading.Thread(target=work, name="fusewire-snapshot")
         self._thread.start()
 
-    def _write_state(self, staging: Staging, copy: HostCopy) -> None:
+    def _write_state(self, staging: Staging, copy: HostCopy, may_be_nonfinite: Sequence[str]) -> None:
         copy.ready()
-        bad = copy.nonfinite(self._may_be_nonfinite)
+        bad = copy.nonfinite(may_be_nonfinite)
         if bad:
             raise refuse_nonfinite(bad, staging.target.name)
         staging.open()
