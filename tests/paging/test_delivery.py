@@ -101,8 +101,11 @@ def trip(run: str, name: str = "KLSpike") -> dict[str, str]:
     }  # fmt: skip
 
 
-def warning(run: str) -> dict[str, str]:
-    return {"alertname": "ReturnDrawdown", "action": "notify", "severity": "warning", "run": run, "attempt": "0"}
+def warning(run: str, attempt: int = 0) -> dict[str, str]:
+    return {
+        "alertname": "ReturnDrawdown", "action": "notify", "severity": "warning",
+        "run": run, "attempt": str(attempt),
+    }  # fmt: skip
 
 
 async def test_a_trip_is_acted_on_and_told(paging: Paging) -> None:
@@ -118,7 +121,7 @@ async def test_a_trip_is_acted_on_and_told(paging: Paging) -> None:
 
 
 async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:
-    """A trip holds back the warnings of its own run; those of others, pages, and further trips get through."""
+    """A trip holds back the warnings of its attempt; those of other runs, pages, further trips get through."""
     await paging.fire(trip("a"), trip("a", "NonFiniteValue"))
     await paging.mailed("[TRIP] a: 2 alerts")
     locked = {"alertname": "BreakerLocked", "action": "notify", "severity": "page", "run": "a"}
@@ -127,6 +130,17 @@ async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:
     await paging.mailed("[LOCKED] a: BreakerLocked")
     assert "[warning] a: ReturnDrawdown" not in paging.mailbox.subjects()
     assert {alert["labels"]["alertname"] for alert in paging.posted} == {"KLSpike", "NonFiniteValue"}
+
+
+async def test_warnings_of_the_next_attempt_are_heard(paging: Paging) -> None:
+    """A trip fires on for minutes after its attempt has ended: that holds back nothing of the next attempt."""
+    await paging.fire(trip("a"))
+    await paging.mailed("[TRIP] a: KLSpike")
+    await paging.fire(warning("a", 0), warning("a", 1))
+    await paging.mailed("[warning] a: ReturnDrawdown")
+    text = paging.mailbox.body("plain")
+    assert "(attempt 1)" in text
+    assert "(attempt 0)" not in text
 
 
 async def test_a_blind_watch_is_told_past_the_webhook(paging: Paging) -> None:

@@ -178,13 +178,13 @@ def alertmanager_config(*, webhook: WebhookAddress, people: Mapping[str, Any] | 
             {"name": WATCHDOG_RECEIVER, "webhook_configs": [post]},
             {"name": PEOPLE_RECEIVER, **(people or {})},
         ],
-        # A tripped run silences the warnings about its own symptoms; what is critical, and every trip alert,
-        # always gets through.
+        # A tripped attempt silences the warnings about its own symptoms, not those of the attempt after it; what is
+        # critical, and every trip alert, always gets through.
         "inhibit_rules": [
             {
                 "source_matchers": ['action="trip"', 'run!=""'],
                 "target_matchers": ['action!="trip"', 'severity=~"info|warning"', 'run!=""'],
-                "equal": ["run"],
+                "equal": ["run", "attempt"],
             }
         ],
     }
