@@ -160,7 +160,7 @@ def frame(uid: str, title: str, description: str, links: Links, *, since: str = 
             .keep_time(True)
         )
         .link(link("Console", "${console}").target_blank(True))
-        .link(link("Runbooks", "${runbooks}").target_blank(True))
+        .link(link("Runbooks", "${runbooks}/README.md").target_blank(True))
     )
     return built.with_variable(text_variable("console", "Console", links.console, hidden=True)).with_variable(
         text_variable("runbooks", "Runbooks", links.runbooks, hidden=True)

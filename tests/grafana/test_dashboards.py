@@ -161,7 +161,7 @@ def test_dashboards_link_to_each_other_and_to_runbooks(board: dict[str, Any]) ->
     assert kinds["fusewire"]["includeVars"]
     assert kinds["fusewire"]["keepTime"]
     assert kinds["Console"]["url"] == "${console}"
-    assert kinds["Runbooks"]["url"] == "${runbooks}"
+    assert kinds["Runbooks"]["url"] == "${runbooks}/README.md"
     offered = {variable["name"]: variable for variable in board["templating"]["list"]}
     assert {"datasource", "console", "runbooks", "run"} <= offered.keys()
 
@@ -188,6 +188,16 @@ def test_the_alert_table_leads_to_the_runbook_of_every_alert() -> None:
     }
     assert alerts
     assert {name for name in alerts if not (ROOT / "docs" / "runbooks" / f"{name}.md").is_file()} == set()
+
+
+def test_the_list_of_runbooks_is_complete() -> None:
+    """The file that the dashboards lead to (Grafana lists no folders) names every runbook beside it, and no other."""
+    folder = ROOT / "docs" / "runbooks"
+    linked = re.findall(r"\[(\w+)\]\((\w+)\.md\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert all(text == target for text, target in linked)
+    assert sorted(target for _, target in linked) == sorted(
+        path.stem for path in folder.glob("*.md") if path.name != "README.md"
+    )
 
 
 def test_the_first_screen_of_a_laptop_says_how_it_is(board: dict[str, Any]) -> None:
