@@ -9,6 +9,7 @@ import pytest
 
 from fusewire.errors import SnapshotError
 from fusewire.snapshots import SnapshotStore, read_manifest
+from fusewire.snapshots.layout import SIDECARS
 
 from .support import Recorder, writer
 
@@ -88,6 +89,28 @@ def test_deleting_a_reference_leaves_the_framework_its_files(tmp_path: Path, che
     SnapshotStore(tmp_path / "run").roll_back(None, reason="r", journal_entry=1)
     assert SnapshotStore(tmp_path / "run").get(name).state == "quarantined"
     assert (checkpoint / ".metadata").exists()
+
+
+@pytest.mark.parametrize("name", sorted(SIDECARS))
+@pytest.mark.parametrize("how", ["link", "rename", "reference"])
+def test_a_checkpoint_with_a_name_of_fusewires_own_is_left_alone(
+    tmp_path: Path, checkpoint: Path, how: str, name: str
+) -> None:
+    """A framework's file that would be lost or taken for fusewire's is refused, and stays where it is."""
+    (checkpoint / name).write_text("the framework's")
+    observer = Recorder()
+    one = writer(tmp_path / "run", observer=observer)
+    assert one.adopt(5, checkpoint, how=how)  # type: ignore[arg-type]
+    one.wait()
+    assert observer.reasons == ["state"]
+    assert f"{name}: fusewire's own file has this name" in observer.failures[0][1]
+    assert (checkpoint / name).read_text() == "the framework's"
+    assert SnapshotStore(tmp_path / "run").list() == []
+    assert one.adopt(6, checkpoint.parent, how=how)  # type: ignore[arg-type]
+    one.close()
+    (info,) = SnapshotStore(tmp_path / "run").list()
+    assert info.state == "candidate"
+    assert f"checkpoint-5/{name}" in read_manifest(info.path).files
 
 
 @pytest.mark.parametrize("how", ["link", "rename", "reference"])

@@ -39,6 +39,17 @@ def test_the_last_rank_completes_whatever_the_order(tmp_path: Path, order: tuple
     assert store.verify(NAME).ok
 
 
+def test_a_rank_may_use_any_name(tmp_path: Path) -> None:
+    """Within a rank's own folder no name is fusewire's: its files are listed and verified."""
+    for one in ranks(tmp_path, 2):
+        with one.folder(5) as folder:
+            (folder / "manifest.json").write_text("the framework's")
+        one.close()
+    store = SnapshotStore(tmp_path)
+    assert set(store.manifest(NAME).files) == {"rank-00000/manifest.json", "rank-00001/manifest.json"}
+    assert store.verify(NAME).ok
+
+
 def test_each_rank_loads_its_own_part(tmp_path: Path) -> None:
     """save() on every rank gives each its state back."""
     for rank, one in enumerate(ranks(tmp_path)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -187,6 +188,17 @@ def test_links_in_a_snapshot_are_refused(tmp_path: Path) -> None:
         (folder / "weights").symlink_to("/etc/hostname")
     assert observer.reasons == ["state"]
     assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["folder", "file"])
+def test_nobody_promotes_a_snapshot_from_within(tmp_path: Path, folder: bool) -> None:
+    """What the user calls promotion.json would say that the gate has passed the snapshot: it is none."""
+    one = writer(tmp_path, observer=(observer := Recorder()))
+    with contextlib.suppress(SnapshotError), one.folder(1) as path:
+        (path / "promotion.json").mkdir() if folder else (path / "promotion.json").write_text("{}")
+    one.close()
+    assert observer.reasons == ["state"]
+    assert names(tmp_path) == []
 
 
 class Effects:

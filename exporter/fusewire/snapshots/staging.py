@@ -101,8 +101,7 @@ class Staging:
         for folder in folders:
             self._files.make_folder(self.content / folder, exist_ok=True)
         for name in files:
-            if name not in SIDECARS:
-                self._files.link(source / name, self.content / name)
+            self._files.link(source / name, self.content / name)
 
     def commit(self) -> Manifest | None:
         """Steps 3 to 8.
@@ -111,7 +110,8 @@ class Staging:
             The manifest of the complete snapshot, or None while other ranks' parts are missing.
 
         Raises:
-            SnapshotError: a file is a link or device, or the name was taken meanwhile.
+            SnapshotError: a file is a link or device or has the name of one of fusewire's, or the snapshot's name
+                was taken meanwhile.
             OSError: the file system failed; nothing has the snapshot's name.
         """
         content = self.content if self._draft.reference is None else Path(self._draft.reference)
@@ -135,8 +135,16 @@ class Staging:
 
     def _hash(self, content: Path) -> None:
         buffer = bytearray(CHUNK_BYTES)
-        for name in files_beneath(content)[0]:
-            if name in self._entries or name in SIDECARS:
+        files, folders = files_beneath(content)
+        taken = SIDECARS.intersection([*files, *folders])
+        if taken and not self._sharded:
+            raise SnapshotError(
+                f"{content / min(taken)}: fusewire's own file has this name in a snapshot; rename yours or put it into a "
+                "subfolder",
+                reason="state",
+            )
+        for name in files:
+            if name in self._entries:
                 continue
             # 3. hash what was written without passing through here
             with open_beneath(content, name) as file:
