@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from breaker.doubles import trip, write_snapshot
-from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.breaker.events import Command, StepsWatched
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.watch.deadman import WatchStatus
 
@@ -420,6 +420,51 @@ async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open
     async with site(tmp_path, RUN, port=port):
         await page.shows("live", within="#connection")
         await page.until("document.querySelector('#notices').innerText === ''")
+
+
+async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: OpenPage) -> None:
+    """While runs report: what degrades, what is whole again, and each alert for a run that is not guarded."""
+    async with site(tmp_path, RUN) as served, aiohttp.ClientSession() as session:
+        page = await open_page(served)
+        await page.shows("live", within="#connection")
+
+        async def train() -> None:
+            while True:
+                await served.engine.submit(RUN, StepsWatched(attempt=0, step=1, watched=1))
+                await asyncio.sleep(0.3)
+
+        training = asyncio.create_task(train())
+        served.watch[0] = WatchStatus(problems={"watchdog": "no beat for 50 s"})
+        await page.shows("watchdog: no beat for 50 s", within="#notices", seconds=3)
+        await page.until("document.querySelector('#announcer').textContent.includes('The watch is degraded')")
+        served.watch[0] = WatchStatus()
+        await page.until("document.querySelector('#notices').innerText === ''", seconds=3)
+        alert = {"status": "firing", "labels": {"alertname": "KLSpike", "run": "other"}, "annotations": {}}
+        for count in (1, 2):
+            await session.post(served.url + "/alerts", json={"version": "4", "alerts": [alert]})
+            await page.shows(f"KLSpike for other, {count}×", within="#notices", seconds=3)
+        training.cancel()
+
+
+async def test_a_new_journal_replaces_what_the_page_knew(tmp_path: Path, open_page: OpenPage) -> None:
+    """The runs folder was replaced under an open page: it shows the new journal's state and entries."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    async with site(tmp_path / "old", RUN) as served:
+        for _ in range(40):
+            await served.engine.submit(RUN, trip(None, name="Early"))
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("host needs attention", within=".reason")
+        await page.shows("KLSpike", within=".timeline")
+    port = int(served.url.rpartition(":")[2])
+    async with site(tmp_path / "new", RUN, port=port) as served:
+        await page.shows("live", within="#connection")
+        await page.shows("closed", within=".states")
+        await page.until("!document.querySelector('.timeline').innerText.includes('KLSpike')")
+        await served.engine.submit(RUN, trip(None, name="Later"))
+        await page.shows("Later", within=".timeline")
 
 
 async def test_a_file_that_does_not_come_is_asked_for_again(tmp_path: Path, open_page: OpenPage) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,6 +20,7 @@ from fusewire_webhook.console import assets
 from fusewire_webhook.console.signals import named_by_alerts
 from fusewire_webhook.console.timeline import timeline
 from fusewire_webhook.errors import PrometheusError
+from fusewire_webhook.watch.deadman import WatchStatus
 
 from .site import TOKEN, Site, site
 
@@ -128,6 +131,75 @@ async def test_another_page_cannot_use_the_session(visit: Visit) -> None:
         assert answer.status == 403
         assert (await session.post(f"/api/runs/{RUN}/trip", data=b"{}")).status == 415
         assert served.journaled(RUN, "command") == []
+
+
+async def events(
+    stream: aiohttp.ClientResponse, wanted: str, *, seconds: float = 1.5
+) -> AsyncIterator[dict[str, Any]]:
+    """The data of each event of a name; ends where there is none for so long, or no stream any more."""
+    name = b""
+    with contextlib.suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(seconds):
+                while line := await stream.content.readline():
+                    if line.startswith(b"event: "):
+                        name = line.removeprefix(b"event: ").strip()
+                    elif line.startswith(b"data: ") and name == wanted.encode():
+                        break
+            if not line:
+                return
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+async def test_an_open_stream_hears_of_the_watch_at_once(visit: Visit, busy: bool) -> None:
+    """Degraded, worse, and whole again, within a second or so, whether runs report or not."""
+    async with visit() as (served, session), session.get("/api/events") as stream:
+
+        async def train() -> None:
+            while busy:
+                await served.engine.submit(RUN, StepsWatched(attempt=0, step=1, watched=1))
+                await asyncio.sleep(0.2)
+
+        training = asyncio.create_task(train())
+        heard = events(stream, "watch")
+        for problems in ({"watchdog": "no beat"}, {"watchdog": "no beat", "rules": "bad"}, {"rules": "worse"}, {}):
+            served.watch[0] = WatchStatus(problems=problems)
+            assert (await anext(heard))["monitoring"]["problems"] == problems
+        training.cancel()
+
+
+async def test_an_open_stream_hears_of_strangers(visit: Visit) -> None:
+    """Each alert of a run that nobody guards reaches the console that is open, counted."""
+    async with visit() as (_, session), session.get("/api/events") as stream:
+        heard = events(stream, "watch")
+        alert = {"status": "firing", "labels": {"alertname": "KLSpike", "run": "other"}, "annotations": {}}
+        for count in (1, 2):
+            await session.post("/alerts", json={"version": "4", "alerts": [alert]})
+            (stranger,) = (await anext(heard))["unknown_alerts"]
+            assert (stranger["run"], stranger["count"]) == ("other", count)
+
+
+async def test_a_stream_ends_with_its_session(visit: Visit) -> None:
+    """An expired session, and one that was signed out in another tab, hear nothing more; a token does."""
+    async with visit(token=TOKEN, session_seconds=2.0) as (served, session):
+        await sign_in(session)
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        async with session.get("/api/events") as stream, asyncio.timeout(4.0):
+            await stream.content.read()
+        await sign_in(session)
+        async with (
+            aiohttp.ClientSession(served.url, headers=bearer) as other,
+            session.get("/api/events") as stream,
+            other.get("/api/events") as kept,
+        ):
+            await stream.content.readuntil(b"\n\n")
+            await session.delete("/console/session")
+            with contextlib.suppress(aiohttp.ClientError):
+                async with asyncio.timeout(1.0):  # it would have gone on for two seconds
+                    await stream.content.read()
+            await served.engine.submit(RUN, StepsWatched(attempt=0, step=1, watched=1))
+            assert (await anext(events(kept, "run")))["kind"] == "steps_watched"
 
 
 async def test_without_a_token_no_session_is_needed(visit: Visit) -> None:

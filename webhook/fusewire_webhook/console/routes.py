@@ -17,6 +17,7 @@ from fusewire_webhook.web import session
 from fusewire_webhook.web.api import answer, errors_as_json
 from fusewire_webhook.web.auth import guard, same_site
 from fusewire_webhook.web.deps import DEPS, Deps
+from fusewire_webhook.web.stream import end_streams
 
 _FILES = assets.load()
 """Read when the webhook is imported: its event loop never waits for the disk."""
@@ -94,6 +95,8 @@ async def _sign_in(request: web.Request) -> web.StreamResponse:
 async def _sign_out(request: web.Request) -> web.StreamResponse:
     if not same_site(request):
         raise web.HTTPForbidden(text="sign out on the console's own page")
+    if cookie := session.cookie_of(request):
+        await end_streams(request.app, cookie=cookie)
     response = answer({"needed": request.app[DEPS].command_token is not None, "seconds_left": None})
     response.del_cookie(session.cookie_name(request), httponly=True, samesite="Strict", secure=request.secure)
     return response

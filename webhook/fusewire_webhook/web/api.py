@@ -1,8 +1,6 @@
 """``/api``: what people read and decide, for the CLI and the console.
 
-Every answer is JSON; an error is ``{"error": "one sentence", "reason": "…"}``. ``GET /api/events`` is a stream of
-server-sent events: ``overview`` (what ``GET /api/runs`` answers) at first and when the watch changes, ``run`` for
-each event of a run: ``{"seq", "at", "kind", "words", "view"}`` with the run's view after it.
+Every answer is JSON; an error is ``{"error": "one sentence", "reason": "…"}``. ``stream.py`` has what changes.
 """
 
 from __future__ import annotations
@@ -16,11 +14,9 @@ from typing import Any, cast, get_args, get_type_hints
 
 from aiohttp import web
 
-from fusewire_webhook.breaker.events import Command, Event
-from fusewire_webhook.breaker.words import describe
-from fusewire_webhook.engine.subscription import Item
+from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.errors import CommandError, JournalError, PrometheusError, UnknownRunError, WebhookError
-from fusewire_webhook.web.deps import DEPS, STREAMS, Deps
+from fusewire_webhook.web.deps import DEPS, Deps
 from fusewire_webhook.web.unseen import TURNS, refuse_unseen
 
 VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)["verb"]) if verb != "shutdown")
@@ -28,7 +24,6 @@ VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)
 
 _LONGEST_TEXT = 2000
 _LARGEST_PAGE = 10_000
-_BEAT_SECONDS = 5.0
 _SOURCES = ("cli", "api", "console")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -42,27 +37,31 @@ def routes() -> list[tuple[str, str, Handler]]:
         ("GET", "/api/runs/{run}/log", errors_as_json(_log)),
         ("GET", "/api/runs/{run}/candidates", errors_as_json(_candidates)),
         ("POST", "/api/runs/{run}/{verb}", errors_as_json(_command)),
-        ("GET", "/api/events", _events),
     ]
 
 
 def answer(value: Any, *, status: int = 200) -> web.Response:
     """``value`` as JSON. NaN and infinities become null: browsers cannot read them."""
-    return web.json_response(value, status=status, headers={"Cache-Control": "no-store"}, dumps=_dumps)
+    return web.json_response(value, status=status, headers={"Cache-Control": "no-store"}, dumps=dumps)
 
 
 async def overview(deps: Deps) -> str:
     """Everything at a glance, as JSON: what ``GET /api/runs`` answers. A thousand runs take 100 ms, in a thread."""
-    watch, views = deps.watch(), list(deps.engine.views())
-    rest = {
+    views, rest = list(deps.engine.views()), watch(deps)
+    return await asyncio.to_thread(lambda: dumps({"runs": [view.to_json() for view in views], **rest}))
+
+
+def watch(deps: Deps) -> dict[str, Any]:
+    """What is at a glance besides the runs: the state of the watch, and alerts of runs that are not guarded."""
+    status = deps.watch()
+    return {
         "monitoring": {
-            "degraded": watch.degraded,
-            "problems": dict(watch.problems),
-            "watchdog_age_seconds": watch.beat_age,
+            "degraded": status.degraded,
+            "problems": dict(status.problems),
+            "watchdog_age_seconds": status.beat_age,
         },
         "unknown_alerts": deps.receiver.strangers.as_json(),
     }
-    return await asyncio.to_thread(lambda: _dumps({"runs": [view.to_json() for view in views], **rest}))
 
 
 async def _runs(request: web.Request) -> web.StreamResponse:
@@ -151,56 +150,8 @@ def _bad(text: str) -> web.HTTPBadRequest:
     return web.HTTPBadRequest(text=text)
 
 
-async def _events(request: web.Request) -> web.StreamResponse:
-    """Server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
-    deps = request.app[DEPS]
-    task = asyncio.current_task()
-    assert task is not None
-    request.app[STREAMS].add(task)
-    stream = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
-    problems = deps.watch().problems.keys()
-    following: asyncio.Future[Item] | None = None
-    try:
-        async with deps.engine.subscribe() as changes:
-            await stream.prepare(request)
-            await stream.write(_sse("overview", await overview(deps)))
-            while True:
-                following = following or asyncio.ensure_future(anext(changes))
-                await asyncio.wait({following}, timeout=_BEAT_SECONDS)
-                if following.done():
-                    await stream.write(_sse("run", _dumps(_change(deps, *following.result()))))
-                    following = None
-                elif deps.watch().problems.keys() != problems:
-                    problems = deps.watch().problems.keys()
-                    await stream.write(_sse("overview", await overview(deps)))
-                else:
-                    await stream.write(b": still here\n\n")
-    except (ConnectionResetError, StopAsyncIteration):
-        pass  # the client has gone, or reads too slowly: it connects again and begins with the overview
-    finally:
-        if following is not None:
-            following.cancel()
-        request.app[STREAMS].discard(task)
-    return stream
-
-
-def _change(deps: Deps, run: str, seq: int, event: Event) -> dict[str, Any]:
-    return {
-        "seq": seq,
-        "at": event.at,
-        "kind": event.kind,
-        "words": describe(event),
-        "view": deps.engine.view(run).to_json(),
-    }
-
-
-def _sse(event: str, data: str) -> bytes:
-    return f"event: {event}\ndata: {data}\n\n".encode()
-
-
-def _dumps(value: Any) -> str:
+def dumps(value: Any) -> str:
+    """Compact JSON without NaN and infinities."""
     return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
 
 

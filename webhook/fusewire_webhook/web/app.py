@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fusewire_webhook.console.routes import add_routes
 from fusewire_webhook.postmortem import routes as postmortems
-from fusewire_webhook.web import api, discovery
+from fusewire_webhook.web import api, discovery, stream
 from fusewire_webhook.web.auth import guard
 from fusewire_webhook.web.deps import DEPS, FALLEN, STREAMS, Deps
 from fusewire_webhook.web.receiver import LARGEST_BODY_BYTES
@@ -28,8 +28,8 @@ def build_app(deps: Deps) -> web.Application:
     app = web.Application(client_max_size=LARGEST_BODY_BYTES)
     app[DEPS] = deps
     app[FALLEN] = {}
-    app[STREAMS] = set()
-    app.on_shutdown.append(_end_streams)
+    app[STREAMS] = {}
+    app.on_shutdown.append(stream.end_streams)
     app.cleanup_ctx.extend(deps.resources)
     app.cleanup_ctx.extend(_background(name, run) for name, run in deps.background.items())
     refused = deps.metrics.intake_error
@@ -40,7 +40,7 @@ def build_app(deps: Deps) -> web.Application:
     app.router.add_get("/readyz", _ready)
     app[TURNS] = defaultdict(asyncio.Lock)
     add_routes(app, deps)
-    for method, path, handler in (*api.routes(), *postmortems.routes()):
+    for method, path, handler in (*api.routes(), *stream.routes(), *postmortems.routes()):
         app.router.add_route(method, path, guard(deps.command_token, handler, refused=refused))
     return app
 
@@ -71,12 +71,6 @@ async def _metrics(request: web.Request) -> web.Response:
     deps.metrics.monitoring(watch.problems, watch.beat_age)
     text = await asyncio.to_thread(generate_latest, deps.metrics.registry)  # a thousand runs take 100 ms
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-async def _end_streams(app: web.Application) -> None:
-    streams = app[STREAMS]
-    for stream in tuple(streams):
-        stream.cancel()
 
 
 def _background(

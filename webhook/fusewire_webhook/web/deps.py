@@ -79,5 +79,5 @@ class Deps:
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
 FALLEN: web.AppKey[dict[str, str]] = web.AppKey("fallen", dict)
 """Background tasks that ended although they should not have, with their errors."""
-STREAMS: web.AppKey[set[asyncio.Task[Any]]] = web.AppKey("streams", set)
-"""Requests that last until the client goes; they end when the application shuts down."""
+STREAMS: web.AppKey[dict[asyncio.Task[Any], str]] = web.AppKey("streams", dict)
+"""Requests that last until the client goes, with their session cookie; they end with the session or application."""

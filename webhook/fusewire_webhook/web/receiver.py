@@ -56,9 +56,12 @@ class Strangers:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], Stranger] = {}
+        self.version = 0
+        """Grows with each alert."""
 
     def add(self, alert: Alert, *, at: float) -> bool:
         """Count one; true where it is the first of its kind."""
+        self.version += 1
         key = (alert.run[:200], alert.name[:200])
         before = self._seen.pop(key, None)
         self._seen[key] = Stranger(

@@ -26,6 +26,11 @@ def cookie_name(request: web.Request) -> str:
     return f"fusewire_session_{request.url.port}"
 
 
+def cookie_of(request: web.Request) -> str:
+    """The session cookie that came with the request; empty: none did."""
+    return request.cookies.get(cookie_name(request), "")
+
+
 def issue(token: Secret, *, until: float) -> str:
     """A cookie value that is valid until ``until`` (Unix seconds)."""
     text = f"{int(until)}.{secrets.token_hex(8)}"
@@ -34,7 +39,7 @@ def issue(token: Secret, *, until: float) -> str:
 
 def seconds_left(request: web.Request, token: Secret, *, clock: Callable[[], float] = time.time) -> float | None:
     """How long the request's session goes on; None: it has none, or one of another token, or an expired one."""
-    text, _, signature = request.cookies.get(cookie_name(request), "").rpartition(".")
+    text, _, signature = cookie_of(request).rpartition(".")
     until = text.partition(".")[0]
     if not (until.isascii() and until.isdecimal()):
         return None

@@ -19,7 +19,8 @@ let lastNews = 0;
 const stream = new Stream({
   event(name, data) {
     lastNews = Date.now() / 1000;
-    if (name === "overview") store.takeOverview(data);
+    if (name === "overview") takeOverview(data);
+    else if (name === "watch") store.takeWatch(data);
     else if (name === "run") store.take(data.view);
   },
   state(state, why) {
@@ -52,6 +53,10 @@ function route() {
   main.replaceChildren();
   view = run === null ? fleet(main) : runPage(main, run);
   view.update(new Set(store.runs.keys()));
+}
+
+function takeOverview(overview) {
+  if (store.takeOverview(overview)) route(); // the page rests on a journal that is gone
 }
 
 function notice(kind, title, lines) {

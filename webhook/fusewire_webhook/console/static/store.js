@@ -43,8 +43,12 @@ function schedule() {
 
 /** Take a run's picture, unless a newer one is known. */
 export function take(view) {
+  if (runs.get(view.run)?.seq > view.seq) return;
+  put(view);
+}
+
+function put(view) {
   const before = runs.get(view.run);
-  if (before && before.seq > view.seq) return;
   runs.set(view.run, view);
   changed.add(view.run);
   if (before && (before.state !== view.state || before.paused !== view.paused)) {
@@ -54,8 +58,9 @@ export function take(view) {
   schedule();
 }
 
-/** Take everything; runs that are guarded no longer go. */
+/** Take everything, as it is; runs that are guarded no longer go. True: it is of another journal. */
 export function takeOverview(overview) {
+  const anew = overview.runs.some((view) => runs.get(view.run)?.seq > view.seq);
   const names = new Set(overview.runs.map((view) => view.run));
   for (const name of runs.keys()) {
     if (!names.has(name)) {
@@ -63,13 +68,19 @@ export function takeOverview(overview) {
       changed.add(name);
     }
   }
-  overview.runs.forEach(take);
+  overview.runs.forEach(put);
+  takeWatch(overview);
+  loaded = true;
+  return anew;
+}
+
+/** Take what is told besides the runs: the state of the watch, alerts of strangers. */
+export function takeWatch(news) {
   const { degraded } = monitoring;
-  monitoring = overview.monitoring;
-  strangers = overview.unknown_alerts ?? [];
+  monitoring = news.monitoring;
+  strangers = news.unknown_alerts;
   if (loaded && degraded !== monitoring.degraded) {
     announce(monitoring.degraded ? "The watch is degraded" : "The watch is whole again");
   }
-  loaded = true;
   schedule();
 }
