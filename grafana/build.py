@@ -35,7 +35,8 @@ def texts(links: Links | None = None) -> dict[str, str]:
 
 def _text(dashboard: object) -> str:
     content = json.loads(json.dumps(dashboard, cls=JSONEncoder))
-    for place, panel in enumerate(content["panels"], start=1):
+    unfolded = (one for panel in content["panels"] for one in (panel, *panel.get("panels", [])))
+    for place, panel in enumerate(unfolded, start=1):
         panel["id"] = place
     return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

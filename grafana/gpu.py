@@ -48,10 +48,10 @@ def dashboard(links: Links) -> Dashboard:
     built.with_row(Row("Host memory"))
     for panel in _host():
         built.with_panel(panel)
-    built.with_row(Row("GPU"))
+    folded = Row("GPU: memory, utilisation, temperature, power, errors")
     for panel in (*_gpu_memory(), *_gpu_health()):
-        built.with_panel(panel)
-    return built
+        folded.with_panel(panel)
+    return built.with_row(folded)
 
 
 def _figures() -> list[AnyPanel]:

@@ -56,6 +56,13 @@ def expressions(board: dict[str, Any]) -> Iterator[str]:
             yield fill(asked[1] or asked[2], VALUES)
 
 
+def unfolded(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Everything that has a place in the grid once all rows are open."""
+    for panel in board["panels"]:
+        yield panel
+        yield from panel.get("panels", [])
+
+
 def recorded() -> set[str]:
     """Names that the recording rules of the default pack make."""
     groups = itertools.chain.from_iterable(
@@ -112,13 +119,14 @@ def test_titles_are_unique(board: dict[str, Any]) -> None:
     """No two panels of a dashboard share a title or an identity."""
     titles = [panel["title"] for panel in panels(board)]
     assert len(set(titles)) == len(titles)
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    identities = [panel["id"] for panel in unfolded(board)]
+    assert len(set(identities)) == len(identities)
 
 
 def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
     """No cell of the grid is covered twice, and nothing is wider than the grid."""
     covered: dict[tuple[int, int], str] = {}
-    for panel in board["panels"]:
+    for panel in unfolded(board):
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         for cell in itertools.product(
@@ -131,10 +139,20 @@ def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
 def test_lines_of_panels_are_full(board: dict[str, Any]) -> None:
     """Every line of the grid is covered from left to right: no holes, save beside a repeated panel."""
     lines: dict[int, int] = {}
-    repeated = {panel["gridPos"]["y"] for panel in board["panels"] if panel.get("repeat")}
-    for panel in board["panels"]:
+    repeated = {panel["gridPos"]["y"] for panel in unfolded(board) if panel.get("repeat")}
+    for panel in unfolded(board):
         lines[panel["gridPos"]["y"]] = lines.get(panel["gridPos"]["y"], 0) + panel["gridPos"]["w"]
     assert {width for y, width in lines.items() if y not in repeated} == {24}
+
+
+def test_what_needs_a_gpu_is_folded_away() -> None:
+    """On a machine without a GPU no graph of the GPU dashboard stands there empty."""
+    gpu = json.loads((FOLDER / "gpu.json").read_text(encoding="utf-8"))
+    graphs = [panel for panel in gpu["panels"] if panel["type"] == "timeseries"]
+    assert graphs
+    for panel in graphs:
+        names = {name for target in panel["targets"] for name in series_names(fill(target["expr"], VALUES))}
+        assert not any(name.startswith(("gpu_", "torch_cuda_")) for name in names), panel["title"]
 
 
 def test_colours_belong_to_the_theme(board: dict[str, Any]) -> None:
@@ -191,7 +209,7 @@ def test_the_alert_table_leads_to_the_runbook_of_every_alert() -> None:
 
 
 def test_the_list_of_runbooks_is_complete() -> None:
-    """The file that the dashboards lead to (Grafana lists no folders) names every runbook beside it, and no other."""
+    """The file that the dashboards lead to (Grafana lists no folders) names every runbook, and nothing else."""
     folder = ROOT / "docs" / "runbooks"
     linked = re.findall(r"\[(\w+)\]\((\w+)\.md\)", (folder / "README.md").read_text(encoding="utf-8"))
     assert all(text == target for text, target in linked)
