@@ -150,6 +150,7 @@ def test_a_failing_device_is_reported_at_every_effect(tmp_path: Path, how: str) 
             break
         assert observer.reasons == ["io"]
         assert "look at the file system" in observer.failures[0][1]
+        assert store.list() == []
         assert one.save(2, small_state())
         one.close()
         assert observer.steps == [2]

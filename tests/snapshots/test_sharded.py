@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,26 @@ def test_parts_of_another_incarnation_are_not_mixed_in(tmp_path: Path) -> None:
     new[1].close()
     path = SnapshotStore(tmp_path).get(NAME).path
     assert [load_state(path, rank=rank)["w"][0] for rank in (0, 1)] == [2, 2]
+
+
+def test_a_rank_that_cannot_complete_it_may_try_again(tmp_path: Path) -> None:
+    """When the rename does not reach the disk there is no snapshot; the other ranks' parts are still good."""
+
+    def before(effect: str, path: Path) -> None:
+        if (effect, path.name) == ("fsync", "snapshots"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    first, observer = writer(tmp_path, rank=0, world_size=2), Recorder()
+    last = writer(tmp_path, rank=1, world_size=2, observer=observer, files=FileLayer(before))
+    for one in (first, last):
+        one.save(5, {"w": np.ones(2)})
+        one.close()
+    assert observer.reasons == ["io"]
+    assert SnapshotStore(tmp_path).list() == []
+    again = writer(tmp_path, rank=1, world_size=2)
+    again.save(5, {"w": np.ones(2)})
+    again.close()
+    assert SnapshotStore(tmp_path).verify(NAME).ok
 
 
 class PartIsThere:

@@ -112,7 +112,8 @@ class Staging:
         Raises:
             SnapshotError: a file is a link or device or has the name of one of fusewire's, or the snapshot's name
                 was taken meanwhile.
-            OSError: the file system failed; nothing has the snapshot's name.
+            OSError: the file system failed; nothing has the snapshot's name (unless that of a whole one could
+                not be taken back).
         """
         content = self.content if self._draft.reference is None else Path(self._draft.reference)
         self._hash(content)
@@ -164,8 +165,13 @@ class Staging:
                 f"{self.target}: was taken meanwhile; is a second trainer running?", reason="exists"
             )
         self._files.rename(self.folder, self.target)
-        # 8. the rename reaches the disk
-        self._files.fsync(self.snapshots)
+        try:
+            # 8. the rename reaches the disk
+            self._files.fsync(self.snapshots)
+        except OSError:
+            # 7. is taken back: what is told as failed must not be judged, promoted and resumed from
+            self._files.rename(self.target, self.folder)
+            raise
         return manifest
 
     def _fsync_folders(self, top: Path) -> None:
