@@ -14,11 +14,11 @@ from fusewire_webhook.postmortem.checks import (
     advantage_normalisation,
     audit,
     gradient_clipping,
-    learning_rate,
     replay_contamination,
     reward_hacking,
     reward_scale,
 )
+from fusewire_webhook.postmortem.schedule import learning_rate
 from fusewire_webhook.postmortem.traces import Trace
 
 from .recorded import series
@@ -69,7 +69,14 @@ def test_replay_buffer_that_cannot_say() -> None:
     ("given", "verdict"),
     [
         (data(grad_norm=3.0), "unknown"),
-        (data(grad_norm=3.0, grad_clip=0.5), "pass"),
+        (data(grad_norm=3.0, grad_clip=0.5), "suspicious"),
+        (data(grad_norm=lambda t: 3.0 if t % 2 else 0.1, grad_clip=0.5), "pass"),
+        (data(grad_norm=lambda t: 500.0 if t > 18 else 0.1, grad_clip=0.5), "suspicious"),
+        (data(grad_norm=lambda t: 500.0 if t > 36 else 0.1, grad_clip=0.5), "pass"),
+        (data(grad_norm=lambda t: math.nan if t == 20 else 0.1, grad_clip=0.5), "suspicious"),
+        (data(grad_norm=lambda t: math.inf if t == 20 else 0.1, grad_clip=0.5), "pass"),
+        (data(grad_norm=lambda t: math.inf if t > 37 else 0.1, grad_clip=0.5), "suspicious"),
+        (data(grad_norm=math.nan), "suspicious"),
         (data(grad_norm=30.0, grad_clip=0.5), "suspicious"),
         (data(grad_norm=0.1, grad_clip=0.5), "pass"),
         (data(grad_norm=0.1, grad_clip=10.0), "suspicious"),
@@ -78,7 +85,7 @@ def test_replay_buffer_that_cannot_say() -> None:
     ],
 )
 def test_gradient_clipping(given: RunData, verdict: str) -> None:
-    """The clip is judged only where it is reported: too wide for PPO and SAC, or nearly all that is left."""
+    """Too wide for PPO and SAC, nearly always at work, or often all that is left; a lone Inf is loss scaling."""
     assert gradient_clipping(given).verdict == verdict
 
 
@@ -135,19 +142,66 @@ def test_reward_hacking(given: RunData, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("signals", "item"),
+    [
+        (("grad_norm", "grad_clip"), gradient_clipping),
+        (("advantage_std",), advantage_normalisation),
+        (("reward_std",), reward_scale),
+        (("episode_return", "evaluation_return", "episode_length"), reward_hacking),
+        (("evaluation_return", "episode_return"), reward_hacking),
+        (("learning_rate",), learning_rate),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 20, 38], ids=["all", "half", "end"])
+def test_nan_never_passes(signals: tuple[str, ...], item: Callable[[RunData], Finding], first: int) -> None:
+    """An item whose own signal is not finite, wholly or in part, is suspicious and says of how many samples."""
+    broken, *sound = signals
+    given = data(**{broken: lambda t: math.nan if t >= first else 0.1}, **dict.fromkeys(sound, 0.5))
+    finding = item(given)
+    assert finding.verdict == "suspicious"
+    assert "not finite" in finding.evidence
+    assert str(40 - first) in finding.evidence
+
+
+@pytest.mark.parametrize(
     ("rate", "verdict"),
     [
         (3e-4, "pass"),
         (lambda t: 3e-4 * (1 - t / 80), "pass"),
         (lambda t: 3e-4 * min(1.0, t / 10), "pass"),
+        (lambda t: 3e-4 * min(1.0, t / 30), "pass"),
+        (lambda t: 3e-4 * (0.05 + 0.95 * math.cos(t / 40 * math.pi / 2) ** 2), "pass"),
+        (lambda t: 3e-4 * math.exp(-t / 20), "pass"),
+        (lambda t: 3e-4 / math.sqrt(1 + t), "pass"),
+        (lambda t: 3e-4 / math.sqrt(1 + 20 * t), "unknown"),
+        (lambda t: 3e-4 * math.exp(-t / 10), "unknown"),
+        (lambda t: 3e-4 * max(0.02, 1 - t / 20), "suspicious"),
         (lambda t: 3e-4 if t < 30 else 1e-7, "suspicious"),
         (lambda t: 3e-4 if t < 38 else 0.3, "suspicious"),
+        (lambda t: 3e-4 if t < 15 else 3e-3, "suspicious"),
+        (lambda t: 3e-4 * math.exp(-t / 20) * (1 if t < 39 else 100), "suspicious"),
         (lambda t: math.inf if t > 38 else 3e-4, "suspicious"),
     ],
 )
 def test_learning_rate_schedule(rate: Any, verdict: str) -> None:
-    """Decay to nothing, a jump and an infinity are suspicious; a warm-up and a linear decay are not."""
+    """A schedule that ran out and a jump are suspicious; a warm-up and any steady decay are not."""
     assert learning_rate(data(learning_rate=rate)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("planned", "lowest", "verdict"), [(400, 0.02, "suspicious"), (42, 0.02, "pass"), (41, 0.001, "pass")]
+)
+def test_decay_is_judged_by_progress(planned: int, lowest: float, verdict: str) -> None:
+    """The same decay is too early at a tenth of the planned updates, and as it should be at their end."""
+    given = data(learning_rate=lambda t: 3e-4 * max(lowest, 1 - t / 39), progress=lambda t: (t + 1) / planned)
+    finding = learning_rate(given)
+    assert finding.verdict == verdict
+    assert ("of the planned updates" in finding.evidence) == (verdict == "suspicious")
+
+
+def test_a_decay_did_not_rise() -> None:
+    """What only ever fell is not said to have jumped."""
+    assert "jumped" not in learning_rate(data(learning_rate=lambda t: 3e-4 * math.exp(-t))).evidence
 
 
 def _restart(**more: float) -> Finding:

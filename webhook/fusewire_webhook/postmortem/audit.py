@@ -1,12 +1,13 @@
 """The audit: usual causes of a divergence, each judged from the attempt's own data. Pure functions.
 
 ``pass`` means that the data were there and showed nothing, ``suspicious`` that somebody should look, ``unknown``
-that the data do not say. No verdict is a proof; each bound in ``checks.py`` is a place to start reading, no law.
+that the data do not say. No verdict is a proof; each bound in ``checks.py`` and ``schedule.py`` is a place to start
+reading, no law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -14,6 +15,9 @@ from fusewire_webhook.postmortem.observed import Traces
 from fusewire_webhook.postmortem.traces import Trace
 
 Verdict = Literal["pass", "suspicious", "unknown"]
+
+FEWEST = 4
+"""Samples below which a series says nothing about a trend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,3 +88,21 @@ class RunData:
         """The trace of a signal that has samples; None: there is none."""
         found = self.signals.get(name)
         return found if found is not None and len(found) else None
+
+
+def finding(item: str, reasons: Sequence[str], told: Sequence[str], *, otherwise: Verdict = "pass") -> Finding:
+    """Suspicious where there is a reason."""
+    evidence = " ".join(text for text in (*reasons, *told) if text)
+    return Finding(item=item, verdict="suspicious" if reasons else otherwise, evidence=evidence)
+
+
+def not_finite(signal: str, trace: Trace) -> str:
+    """How much of a signal is NaN or infinite, in words."""
+    return f"{trace.bad} of {len(trace)} samples of {signal} are not finite."
+
+
+def absent(data: RunData, item: str, signal: str) -> Finding:
+    """Unknown, because the signal says too little; with the last value that the trainer itself kept."""
+    last = f" Last value in the trainer's file: {data.last[signal]:.4g}." if signal in data.last else ""
+    few = "too few samples of" if data.get(signal) is not None else "no samples of"
+    return Finding(item=item, verdict="unknown", evidence=f"There are {few} {signal}.{last}")

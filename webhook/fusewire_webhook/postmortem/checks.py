@@ -6,17 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fusewire_webhook.postmortem.audit import Finding, RunData, Start
+from fusewire_webhook.postmortem.audit import FEWEST, Finding, RunData, absent, finding, not_finite
+from fusewire_webhook.postmortem.schedule import learning_rate
 from fusewire_webhook.postmortem.traces import Floats, Trace
 
-FEWEST = 4
-"""Samples below which a series says nothing about a trend."""
 CLIP_SIGNALS = ("grad_clip", "max_grad_norm")
 """Signals that a trainer may declare to report its gradient clip."""
 LARGEST_CLIP = 0.5
 """Of PPO and SAC: common implementations clip the gradient's norm at 0.5."""
-CLIPPED_SHARE, CLIPPED_TIMES = 0.9, 10.0
-"""Nine updates in ten clipped, to a tenth of their length or less: only the direction is left."""
+CLIPPED_SHARE = 0.9
+"""Nine updates in ten clipped: the clip sets the step, the learning rate only scales it."""
+CUT_SHARE, CUT_TIMES = 0.25, 10.0
+"""One update in four clipped to a tenth of its length or less: only the direction is left."""
+ROUTINE_INFINITE = 0.01
+"""Share of infinite norms that is nobody's fault: loss scaling under fp16 tries, and skips the update."""
 SMALLEST_STD, STD_SHARE = 1e-6, 1e-3
 """Advantages are divided by std + epsilon (1e-8 in common implementations): near zero, noise is blown up."""
 DRIFT = 10.0
@@ -25,11 +28,6 @@ DENSITY_DRIFT = 3.0
 """Growth of the return for each environment step."""
 TREND_SHARE = 0.2
 """A change counts as rise or fall from this share of the series' whole range."""
-DECAYED = 0.01
-"""A learning rate under this share of the attempt's highest one has decayed."""
-JUMPED = 3.0
-"""A learning rate this many times the attempt's median has jumped."""
-RATE_TOLERANCE = 0.1
 
 
 def audit(data: RunData) -> tuple[Finding, ...]:
@@ -59,39 +57,38 @@ def gradient_clipping(data: RunData) -> Finding:
     item = "Gradient clipping"
     norms, clips = data.get("grad_norm"), next(filter(None, map(data.get, CLIP_SIGNALS)), None)
     clip = float(clips.finite[-1]) if clips is not None and len(clips.finite) else None
-    told = "" if norms is None else _norms(norms)
+    told, reasons = "", []
+    if norms is not None:
+        told = _norms(norms)
+        if _broken_norms(norms):
+            reasons.append(not_finite("grad_norm", norms))
     if clip is None or clip <= 0:
         known = told or "The norm is not reported (signal grad_norm)."
-        return Finding(
-            item=item,
-            verdict="unknown",
-            evidence=f"{known} The clip is not reported: declare a signal {CLIP_SIGNALS[0]} to have it judged.",
-        )
-    reasons = []
+        told = f"{known} The clip is not reported: declare a signal {CLIP_SIGNALS[0]} to have it judged."
+        return finding(item, reasons, [told], otherwise="unknown")
     if clip > LARGEST_CLIP and data.algorithm.lower() in {"ppo", "sac"}:
         reasons.append(
             f"The clip {clip:g} is above {LARGEST_CLIP:g}, which {data.algorithm.upper()} usually takes."
         )
     if norms is None or not len(norms.finite):
-        text = " ".join([*reasons, f"The clip is {clip:g}; the norm is not reported."])
-        return Finding(item=item, verdict="suspicious" if reasons else "unknown", evidence=text)
-    clipped = norms.finite > clip
-    share = float(clipped.mean())
-    told += f" The clip is {clip:g}: {share:.0%} of {len(norms.finite)} samples were clipped."
-    if share >= CLIPPED_SHARE and float(np.median(norms.finite)) >= CLIPPED_TIMES * clip:
-        reasons.append("Nearly every update was cut to a small part of itself: only its direction was used.")
-    return Finding(item=item, verdict="suspicious" if reasons else "pass", evidence=" ".join([*reasons, told]))
+        known = told or "The norm is not reported (signal grad_norm)."
+        return finding(item, reasons, [f"{known} The clip is {clip:g}."], otherwise="unknown")
+    share, cut = float((norms.finite > clip).mean()), float((norms.finite >= CUT_TIMES * clip).mean())
+    told += f" The clip is {clip:g}: {share:.0%} of {len(norms.finite)} samples were clipped, {cut:.0%} to a tenth."
+    if share >= CLIPPED_SHARE:
+        reasons.append("Nearly every update was clipped: the clip set the size of the steps.")
+    if cut >= CUT_SHARE:
+        reasons.append("Many updates were cut to a small part of themselves: only their direction was used.")
+    return finding(item, reasons, [told])
 
 
 def advantage_normalisation(data: RunData) -> Finding:
     """Whether the advantages were divided by next to nothing."""
     item, spread = "Advantage normalisation", data.get("advantage_std")
     if spread is None:
-        return _absent(data, item, "advantage_std")
+        return absent(data, item, "advantage_std")
     if spread.bad:
-        return Finding(
-            item=item, verdict="suspicious", evidence=f"{spread.bad} samples of advantage_std are not finite."
-        )
+        return finding(item, [not_finite("advantage_std", spread)], [])
     median, late = float(np.median(spread.values)), _quarter(spread.values, last=True)
     lowest = float(late.min())
     text = f"Standard deviation: median {median:.4g}, lowest towards the trip {lowest:.4g}."
@@ -107,12 +104,14 @@ def advantage_normalisation(data: RunData) -> Finding:
 def reward_scale(data: RunData) -> Finding:
     """Whether the rewards changed their scale under the critic."""
     item, spread = "Reward scale drift", data.get("reward_std")
-    if spread is None or len(spread.finite) < FEWEST:
-        return _absent(data, item, "reward_std")
+    if spread is None:
+        return absent(data, item, "reward_std")
+    if spread.bad:
+        return finding(item, [not_finite("reward_std", spread)], [])
+    if len(spread) < FEWEST:
+        return absent(data, item, "reward_std")
     early, late = (float(np.median(_quarter(spread.finite, last=last))) for last in (False, True))
     text = f"Standard deviation of the rewards: {early:.4g} in the first quarter, {late:.4g} in the last."
-    if spread.bad:
-        return Finding(item=item, verdict="suspicious", evidence=f"{text} {spread.bad} samples are not finite.")
     low, high = sorted((early, late))
     drifted = high > 0 and (low <= 0 or high / low >= DRIFT)
     return Finding(item=item, verdict="suspicious" if drifted else "pass", evidence=text)
@@ -120,11 +119,13 @@ def reward_scale(data: RunData) -> Finding:
 
 def reward_hacking(data: RunData) -> Finding:
     """Whether the return rose while what it stands for did not."""
-    item, returns = "Reward hacking", data.get("episode_return")
+    item, returns, evaluation = "Reward hacking", data.get("episode_return"), data.get("evaluation_return")
+    named = {"episode_return": returns, "evaluation_return": evaluation}
+    reasons = [not_finite(name, trace) for name, trace in named.items() if trace is not None and trace.bad]
     if returns is None or len(returns.finite) < FEWEST:
-        return _absent(data, item, "episode_return")
-    evaluation, lengths = data.get("evaluation_return"), data.get("episode_length")
-    told, reasons, judged = [_course("return", returns)], [], False
+        return finding(item, reasons, []) if reasons else absent(data, item, "episode_return")
+    lengths = data.get("episode_length")
+    told, judged = [_course("return", returns)], False
     if evaluation is not None and len(evaluation.finite) >= FEWEST:
         judged = True
         told.append(_course("evaluation return", evaluation))
@@ -140,49 +141,12 @@ def reward_hacking(data: RunData) -> Finding:
                 reasons.append("Each environment step pays several times as much as before.")
     if not judged:
         told.append("Neither evaluation_return nor a comparable episode_length is reported.")
-        return Finding(item=item, verdict="unknown", evidence=" ".join(told))
-    return Finding(item=item, verdict="suspicious" if reasons else "pass", evidence=" ".join([*reasons, *told]))
+    return finding(item, reasons, told, otherwise="pass" if judged else "unknown")
 
 
-def learning_rate(data: RunData) -> Finding:
-    """Whether the schedule had run out too early, jumped, or was not restored at a restart."""
-    item, rates = "Learning-rate schedule", data.get("learning_rate")
-    told, reasons = [], []
-    if rates is not None and len(rates.finite):
-        values = rates.finite
-        highest, median, last = float(values.max()), float(np.median(values)), float(values[-1])
-        told.append(f"First {values[0]:.4g}, median {median:.4g}, highest {highest:.4g}, last {last:.4g}.")
-        if rates.bad:
-            reasons.append(f"{rates.bad} samples are not finite.")
-        if len(values) >= FEWEST and last < DECAYED * highest:
-            reasons.append(
-                "It had decayed to next to nothing: does the schedule count the right number of updates?"
-            )
-        if len(values) >= FEWEST and median > 0 and highest >= JUMPED * median:
-            reasons.append(f"It rose to {highest / median:.3g} times its median.")
-    for start in data.starts:
-        restored, text = _restored(start)
-        told.append(text)
-        if not restored:
-            reasons.append(f"Attempt {start.attempt} did not take the rate that it was asked for.")
-    judged = any(start.rate is not None or start.reported_scale is not None for start in data.starts)
-    if not judged and rates is None:
-        return _absent(data, item, "learning_rate")
-    return Finding(item=item, verdict="suspicious" if reasons else "pass", evidence=" ".join([*reasons, *told]))
-
-
-def _restored(start: Start) -> tuple[bool, str]:
-    """Whether a restart took its scale, and the figures. What is not reported is not held against it."""
-    if start.reported_scale is not None and abs(start.reported_scale - start.asked) > RATE_TOLERANCE * start.asked:
-        return False, f"Attempt {start.attempt}: scale {start.asked:g} asked, {start.reported_scale:g} reported."
-    if start.rate is None or start.parent_rate is None or start.parent_asked <= 0:
-        return True, f"Attempt {start.attempt}: what became of its scale {start.asked:g} is not known yet."
-    expected = start.parent_rate * start.asked / start.parent_asked
-    text = (
-        f"Attempt {start.attempt}: first rate {start.rate:.4g}; the snapshot's rate {start.parent_rate:.4g} at "
-        f"scale {start.parent_asked:g} gives {expected:.4g} at scale {start.asked:g}."
-    )
-    return abs(start.rate - expected) <= RATE_TOLERANCE * abs(expected), text
+def _broken_norms(norms: Trace) -> bool:
+    routine = max(1.0, ROUTINE_INFINITE * len(norms))
+    return bool(np.isnan(norms.values).any()) or norms.bad > routine
 
 
 def _norms(norms: Trace) -> str:
@@ -191,12 +155,6 @@ def _norms(norms: Trace) -> str:
         return f"All {norms.bad} norms are not finite."
     bad = f"; {norms.bad} not finite" if norms.bad else ""
     return f"Norm: median {np.median(values):.4g}, highest {values.max():.4g}, last {values[-1]:.4g}{bad}."
-
-
-def _absent(data: RunData, item: str, signal: str) -> Finding:
-    last = f" Last value in the trainer's file: {data.last[signal]:.4g}." if signal in data.last else ""
-    few = "too few samples of" if data.get(signal) is not None else "no samples of"
-    return Finding(item=item, verdict="unknown", evidence=f"There are {few} {signal}.{last}")
 
 
 def _quarter(values: Floats, *, last: bool) -> Floats:
