@@ -16,9 +16,11 @@ from fusewire_webhook.breaker.events import Command, Event
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.engine import engine, guarded_run
+from fusewire_webhook.engine.effects import READ_AGAIN_SECONDS
 from fusewire_webhook.engine.evidence_protocol import ExitEvidence
 from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
+from tests.snapshots.support import each_once, failing_reads
 
 from .doubles import RUN, guarding, quick, trip, write_snapshot
 
@@ -355,6 +357,76 @@ async def test_an_unreadable_stable_snapshot_goes_to_quarantine_and_the_one_befo
         await guard.engine.submit(RUN, trip(0))
         assert (await guard.running(1)).resumed_from == older
         assert guard.store.get(newest).state == "quarantined"
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["crash", "divergence"])
+async def test_a_read_error_condemns_no_snapshot(tmp_path: Path, crash: bool) -> None:
+    """Every file fails to be read once: it is tried again, the newest snapshot is used, nothing is quarantined."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with guarding(tmp_path, sleep=sleep) as guard:
+        await guard.running(0)
+        names = [await guard.promote(step, 0) for step in (100, 200, 300)]
+        with failing_reads(each_once("state.bin")):
+            if crash:
+                guard.actuator.exit(RUN, 0, 1)
+            else:
+                await guard.engine.submit(RUN, trip(0))
+            assert (await guard.running(1)).resumed_from == names[-1]
+        assert [info.state for info in guard.store.list()] == ["promoted"] * 3
+        assert READ_AGAIN_SECONDS[0] in waits
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["crash", "divergence"])
+async def test_snapshots_that_cannot_be_read_for_long_lock_and_stay(tmp_path: Path, crash: bool) -> None:
+    """A file system that is away is a person's matter: no start from scratch, and every snapshot is still there."""
+
+    async def sleep(seconds: float) -> None:
+        """Take no time."""
+
+    async with guarding(tmp_path, sleep=sleep) as guard:
+        await guard.running(0)
+        for step in (100, 200):
+            await guard.promote(step, 0)
+        with failing_reads(lambda path: path.name == "state.bin"):
+            if crash:
+                guard.actuator.exit(RUN, 0, 1)
+            else:
+                await guard.engine.submit(RUN, trip(0))
+            view = await guard.engine.wait_finished(RUN)
+        assert view.state == "locked"
+        assert "state.bin: cannot be read" in view.reason
+        assert [info.state for info in guard.store.list()] == ["promoted"] * 2
+        await guard.engine.command(RUN, Command(verb="reset", who="ann", why="the file server is back"))
+        assert (await guard.running(1)).resumed_step == 200
+
+
+@pytest.mark.parametrize(("without_stable", "phase"), [("scratch", "closed"), ("lock", "locked")])
+async def test_a_crash_that_finds_every_snapshot_damaged_follows_without_stable(
+    tmp_path: Path, without_stable: str, phase: str
+) -> None:
+    """Snapshots existed and none holds: from scratch only where the configuration says so."""
+    async with guarding(tmp_path, quick(retry={"without_stable": without_stable})) as guard:
+        await guard.running(0)
+        for step in (100, 200):
+            name = await guard.promote(step, 0)
+            (guard.run_dir / "snapshots" / name / "state.bin").write_bytes(b"")
+        guard.actuator.exit(RUN, 0, 1)
+        state = await guard.until(lambda state: state.phase == "locked" or (state.attempt == 1 and state.live))
+        assert (state.phase, state.resumed_from) == (phase, None)
+        if phase == "locked":
+            assert f"no snapshot can be resumed from: step-000000000100-a000, {name}" in state.reason
+
+
+async def test_a_crash_before_the_first_snapshot_starts_from_scratch_under_lock_too(tmp_path: Path) -> None:
+    """Nothing is lost where nothing was."""
+    async with guarding(tmp_path, quick(retry={"without_stable": "lock"})) as guard:
+        await guard.running(0)
+        guard.actuator.exit(RUN, 0, 1)
+        assert (await guard.running(1)).resumed_from is None
 
 
 async def test_promotions_that_must_not_be_are_refused(tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -74,3 +79,31 @@ def promote(run_dir: Path, *names: str) -> None:
     """Promote ``names`` in this order."""
     for name in names:
         SnapshotStore(run_dir).promote(name, by="gate", evidence={})
+
+
+@contextlib.contextmanager
+def failing_reads(fails: Callable[[Path], bool], code: int = errno.EIO) -> Iterator[None]:
+    """Let the system refuse to open what ``fails`` says yes to, as a disk or a file server does."""
+    real = os.open
+
+    def flaky(path: str | os.PathLike[str], flags: int, *args: Any, dir_fd: int | None = None, **more: Any) -> int:
+        whole = Path(path) if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink() / path
+        if fails(whole):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, flags, *args, dir_fd=dir_fd, **more)
+
+    with mock.patch.object(os, "open", flaky):
+        yield
+
+
+def each_once(*names: str) -> Callable[[Path], bool]:
+    """True the first time that any one file of these names is opened, false from then on."""
+    seen: set[Path] = set()
+
+    def first(path: Path) -> bool:
+        if path.name not in names or path in seen:
+            return False
+        seen.add(path)
+        return True
+
+    return first

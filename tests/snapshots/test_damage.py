@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from fusewire.snapshots.hashing import FileHasher
 from fusewire.snapshots.manifest import Manifest, parse_manifest
 from fusewire.snapshots.verification import verify_files
 
-from .support import promote, write, writer
+from .support import each_once, failing_reads, promote, write, writer
 
 
 def change_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -134,6 +135,54 @@ def test_damage_is_detected_named_and_never_resumed_from(
     assert [info.name for info in store.candidates()] == [good]
 
 
+@pytest.mark.parametrize("unread", ["state.json", "state.safetensors", "manifest.json"])
+def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, unread: str) -> None:
+    """A read error is no verdict: nothing goes to quarantine, and the next look finds the snapshot whole."""
+    names = [write(tmp_path, step) for step in (1, 2)]
+    promote(tmp_path, names[0])
+    store = SnapshotStore(tmp_path)
+    with failing_reads(lambda path: path.name == unread):
+        answer = store.verify(names[1])
+        assert (answer.ok, answer.unreadable) == (False, True)
+        assert unread in answer.problems[0]
+        with pytest.raises(SnapshotError, match="cannot be read") as caught:
+            store.newest_verified()
+        assert caught.value.reason == "unreadable"
+        with pytest.raises(SnapshotError) as caught:
+            load_state(tmp_path / "snapshots" / names[1])
+        assert caught.value.reason == "unreadable"
+        assert [(info.name, info.state) for info in store.list()] == [
+            (names[0], "promoted"),
+            (names[1], "candidate"),
+        ]
+    assert [info.state for info in store.list()] == ["promoted", "candidate"]
+    assert store.newest_verified() == store.get(names[1])
+
+
+def test_a_manifest_that_could_not_be_read_at_the_first_look_loses_nothing(tmp_path: Path) -> None:
+    """One read error per file, wherever it falls, never makes the newest snapshot count as none."""
+    name = write(tmp_path, 1)
+    store = SnapshotStore(tmp_path)
+    with failing_reads(each_once("manifest.json")):
+        assert store.newest_verified() == store.get(name)
+
+
+def test_what_is_damaged_and_unreadable_is_damaged(tmp_path: Path) -> None:
+    """A file that does not hold decides, whatever else cannot be read."""
+    name = write(tmp_path, 1)
+    flip_bit(tmp_path / "snapshots" / name)
+    with failing_reads(reads_of("state.json", after=1)):
+        answer = SnapshotStore(tmp_path).verify(name)
+    assert (answer.ok, answer.unreadable) == (False, False)
+    assert len(answer.problems) == 2
+
+
+def reads_of(name: str, *, after: int) -> Callable[[Path], bool]:
+    """True for the openings of a file of that name but the first ``after``."""
+    openings = itertools.count()
+    return lambda path: path.name == name and next(openings) >= after
+
+
 def test_a_file_that_no_hash_vouches_for_is_found(tmp_path: Path) -> None:
     """A file that the manifest leaves out makes the snapshot unusable: a trainer could load it."""
     name = write(tmp_path, 1)
@@ -154,9 +203,11 @@ def test_a_snapshot_that_is_itself_a_symlink_does_not_count(tmp_path: Path) -> N
 
 def test_a_folder_in_between_may_not_be_a_symlink(tmp_path: Path) -> None:
     """A subfolder replaced by a link to the same bytes elsewhere is refused."""
-    with writer(tmp_path).folder(1) as folder:
+    one = writer(tmp_path)
+    with one.folder(1) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "x").write_bytes(b"1")
+    one.close()
     path = SnapshotStore(tmp_path).list()[0].path
     shutil.move(path / "inner", tmp_path / "elsewhere")
     (path / "inner").symlink_to(tmp_path / "elsewhere")
@@ -202,8 +253,10 @@ def test_unverified_loading_still_compares_sizes(tmp_path: Path) -> None:
 
 def test_a_foreign_folder_says_that_save_did_not_write_it(tmp_path: Path) -> None:
     """load_state on a folder-form snapshot explains itself."""
-    with writer(tmp_path).folder(1) as folder:
+    one = writer(tmp_path)
+    with one.folder(1) as folder:
         (folder / "state.pt").write_bytes(b"1")
+    one.close()
     with pytest.raises(SnapshotError, match="not written by save"):
         load_state(SnapshotStore(tmp_path).list()[0].path)
 

@@ -32,8 +32,9 @@ def swap_link(link: Path, target: Path | None, files: FileLayer) -> None:
 
 
 def linked_name(link: Path) -> str | None:
-    """Last part of what ``link`` holds; None: it is missing or no symlink."""
-    try:
-        return link.readlink().name
-    except OSError:
-        return None
+    """Last part of what ``link`` holds; None: it is missing or no symlink.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    return link.readlink().name if link.is_symlink() else None

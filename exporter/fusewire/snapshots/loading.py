@@ -49,7 +49,7 @@ def load_state(folder: Path, *, device: Any = None, rank: int = 0, verify: bool 
             arrays = _read_arrays(reader, tree, device)
         state = decode(tree, lambda node: arrays[node["name"]])
     except OSError as error:
-        raise SnapshotError(f"{folder}: cannot be read: {error}", reason="damaged") from error
+        raise SnapshotError(f"{folder}: cannot be read: {error}", reason="unreadable") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SnapshotError(f"{folder}: the state does not hold together: {error!r}", reason="damaged") from error
     if not isinstance(state, dict):

@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise SnapshotError(f"{path}: missing, so the snapshot is not complete", reason="incomplete") from error
     except OSError as error:
-        raise SnapshotError(f"{path}: cannot be read ({error.strerror})", reason="damaged") from error
+        raise SnapshotError(f"{path}: cannot be read ({error.strerror})", reason="unreadable") from error
     if len(data) > _LONGEST_BYTES:
         raise SnapshotError(f"{path}: longer than {_LONGEST_BYTES} bytes", reason="damaged")
     try:

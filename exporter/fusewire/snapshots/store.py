@@ -139,14 +139,21 @@ class SnapshotStore:
         try:
             path = self.get(name).path
             return verify_files(path, read_manifest(path), mode=mode, rng=self._rng)
-        except (OSError, SnapshotError) as error:
-            return Verification(ok=False, problems=(str(error),))
+        except SnapshotError as error:
+            return Verification(ok=False, problems=(str(error),), unreadable=error.reason == "unreadable")
+        except OSError as error:
+            return Verification(ok=False, problems=(str(error),), unreadable=True)
 
-    def newest_verified(self, excluding: Collection[str] = ()) -> SnapshotInfo | None:
+    def newest_verified(
+        self, excluding: Collection[str] = (), *, journal_entry: int | None = None
+    ) -> SnapshotInfo | None:
         """The newest snapshot, promoted or candidate, all of whose bytes hold.
 
-        Damaged ones on the way go to quarantine, and a warning says so; a run that stops at any of them does not
-        find it again.
+        Damaged ones on the way go to quarantine under ``journal_entry``, and a warning says so; a run that stops at
+        any of them does not find it again.
+
+        Raises:
+            SnapshotError: with reason ``unreadable``: one on the way cannot be read now; it stays where it is.
         """
         known = {info.name: info for info in self.list()}
         for path in sorted(_named(self._snapshots), key=lambda p: _order(p.name), reverse=True):
@@ -155,10 +162,12 @@ class SnapshotStore:
                 continue
             answer = self.verify(path.name)
             if answer.ok:
-                return info
+                return self.get(path.name)
             reason = "cannot be resumed from: " + "; ".join(answer.problems)
+            if answer.unreadable:
+                raise SnapshotError(f"{path.name} {reason}", reason="unreadable")
             _log.warning("%s %s; it goes to quarantine", path.name, reason)
-            self.quarantine([path.name], reason=reason, journal_entry=None)
+            self.quarantine([path.name], reason=reason, journal_entry=journal_entry)
         return None
 
     # What is decided --------------------------------------------------------------------------------------
@@ -358,15 +367,21 @@ def _order(name: str) -> tuple[int, int]:
 
 
 def _describe(path: Path) -> SnapshotInfo | None:
-    """The snapshot at ``path``; None: it is not complete. In quarantine, broken ones are described too."""
+    """The snapshot at ``path``; None: it is not complete. In quarantine, broken ones are described too.
+
+    One whose manifest cannot be read now is described by its name and what lies beside it.
+    """
     manifest: Manifest | None = None
-    with contextlib.suppress(SnapshotError):
+    unreadable = False
+    try:
         manifest = read_manifest(path)
+    except SnapshotError as error:
+        unreadable = error.reason == "unreadable"
     state: State = "candidate"
     why = ""
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
         state, why = "quarantined", str(_read_json(path / QUARANTINE_FILE).get("reason", ""))
-    elif manifest is None:
+    elif manifest is None and not unreadable:
         return None
     elif (path / PROMOTION_FILE).exists():
         state, why = "promoted", f"by {_read_json(path / PROMOTION_FILE).get('by', '?')}"
@@ -380,7 +395,7 @@ def _describe(path: Path) -> SnapshotInfo | None:
         path=path,
         state=state,
         size=manifest.size if manifest else _size_on_disk(path),
-        time=manifest.time if manifest else 0.0,
+        time=manifest.time if manifest else path.stat().st_mtime if unreadable else 0.0,
         why=why,
     )
 

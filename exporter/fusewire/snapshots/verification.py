@@ -25,6 +25,8 @@ class Verification:
 
     ok: bool
     problems: tuple[str, ...] = ()
+    unreadable: bool = False
+    """Something could not be read, and nothing that could is wrong: no verdict on the snapshot, so ask again."""
     bytes_read: int = 0
 
 
@@ -52,9 +54,13 @@ def verify_files(
     Both modes look at every name, kind and size. ``full`` hashes every byte; ``sampled`` hashes files, and blocks
     of files above 1 GiB, chosen anew each time, until ``sample_bytes`` are read: it finds what is truncated,
     missing or damaged over a wide area, and a single flipped bit only by luck.
+
+    Raises:
+        SnapshotError: with reason ``unreadable``: names or sizes cannot be read now.
     """
     content = manifest.content(folder)
     problems = _unlisted(folder, content, manifest)
+    unread: list[str] = []
     wrong = wrong_sizes(content, manifest)
     problems += wrong.values()
     units = [
@@ -75,25 +81,39 @@ def verify_files(
                 for chunk in chunks(file, buffer, unit.size):
                     hasher.update(chunk)
                     bytes_read += len(chunk)
-        except (OSError, SnapshotError) as error:
+        except (FileNotFoundError, SnapshotError) as error:
             problems.append(f"{unit.path}: cannot be read: {error}")
+            continue
+        except OSError as error:
+            unread.append(f"{unit.path}: cannot be read: {error}")
             continue
         if hasher.hexdigest() != unit.digest:
             problems.append(f"{unit.path}: its hash is not the manifest's")
-    return Verification(ok=not problems, problems=tuple(problems), bytes_read=bytes_read)
+    return Verification(
+        ok=not problems and not unread,
+        problems=(*problems, *unread),
+        unreadable=not problems and bool(unread),
+        bytes_read=bytes_read,
+    )
 
 
 def wrong_sizes(content: Path, manifest: Manifest) -> dict[str, str]:
-    """Listed files that are missing, no plain files, or of another size: path → problem."""
+    """Listed files that are missing, no plain files, or of another size: path → problem.
+
+    Raises:
+        SnapshotError: with reason ``unreadable``: one of them cannot be looked at now.
+    """
     problems: dict[str, str] = {}
     for path, entry in manifest.files.items():
         try:
             with open_beneath(content, path) as file:
                 size = file.seek(0, 2)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             problems[path] = f"{path}: missing"
-        except (OSError, SnapshotError) as error:
+        except SnapshotError as error:
             problems[path] = f"{path}: cannot be read: {error}"
+        except OSError as error:
+            raise SnapshotError(f"{path}: cannot be read: {error}", reason="unreadable") from error
         else:
             if size != entry.size:
                 problems[path] = f"{path}: {size} bytes, the manifest says {entry.size}"
@@ -106,8 +126,10 @@ def _unlisted(folder: Path, content: Path, manifest: Manifest) -> list[str]:
         return []
     try:
         files = files_beneath(folder)[0]
-    except (OSError, SnapshotError) as error:
+    except (FileNotFoundError, SnapshotError) as error:
         return [str(error)]
+    except OSError as error:
+        raise SnapshotError(f"{folder}: cannot be read: {error}", reason="unreadable") from error
     return [
         f"{path}: is not in the manifest"
         for path in files

@@ -216,6 +216,8 @@ class RolledBack(Event):
     attempt: int = 0
     """The one that wrote the target."""
     quarantined: tuple[str, ...] = ()
+    none_usable: bool = False
+    """From scratch although there were snapshots: none of them could be used."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -300,6 +300,8 @@ def _rolled_back(state: RunState, event: RolledBack) -> RunState:
     kept = tuple(s for s in state.promoted if s.order <= last and s.name not in event.quarantined)
     state = state.but(active=event.target, active_step=event.step, promoted=kept)
     procedure = state.procedure
+    if state.stage == "resume" and event.none_usable and state.policy.without_stable == "lock":
+        return procedures.lock(state, f"no snapshot can be resumed from: {', '.join(event.quarantined)}")
     wanted = state.stage == "rollback" and procedure is not None and procedure.target == event.target
     return advance(state) if wanted or state.stage == "resume" else state
 

@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from fusewire.errors import FusewireError
+from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore
 from fusewire_webhook.actuators import Actuator, Handle, Status
 from fusewire_webhook.breaker.actions import (
@@ -66,6 +67,8 @@ from fusewire_webhook.settings.placing import place_of
 
 log = logging.getLogger(__name__)
 
+READ_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+"""Waits before a snapshot that could not be read is tried again: a file server may be away for a while."""
 LAST_STEP_SECONDS = 5.0
 """Longest wait for the last step of a stopped attempt: it only sharpens a figure."""
 
@@ -104,11 +107,16 @@ class Effects:
         self._executor = executor
         self._sleep = sleep
         self._store_lock = asyncio.Lock()
+        self._read_again = iter(READ_AGAIN_SECONDS)
 
     async def perform(  # noqa: PLR0911 - one return per action
         self, action: Action, state: RunState, *, seq: int
-    ) -> Event:
-        """Carry out an action that ``state`` owes; ``seq`` is the journal entry that led to it."""
+    ) -> Event | None:
+        """Carry out an action that ``state`` owes; ``seq`` is the journal entry that led to it.
+
+        Returns:
+            The outcome; None: it could not be done yet, so look again at what is owed.
+        """
         match action:
             case StopAttempt():
                 return await self._stop(action, state)
@@ -117,7 +125,7 @@ class Effects:
             case RollBack():
                 return await self._roll_back(action, seq)
             case ResumeNewest():
-                return await self._resume(action, seq)
+                return await self._resume(action, state, seq)
             case Purge():
                 return await self._purge(action)
             case WaitBackoff():
@@ -228,38 +236,56 @@ class Effects:
 
     # Snapshots ----------------------------------------------------------------------------------------
 
-    async def _roll_back(self, action: RollBack, seq: int) -> Event:
-        async with self._store_lock:
-            return await self.blocking(self._roll_back_now, action.target, action.reason, seq)
+    async def _roll_back(self, action: RollBack, seq: int) -> Event | None:
+        return await self._readable(
+            lambda: self.blocking(self._roll_back_now, action.target, action.reason, seq), target=action.target
+        )
 
     def _roll_back_now(self, target: str | None, reason: str, seq: int) -> Event:
+        if target is not None:
+            verification = self.store.verify(target, self.config.snapshots.verify)
+            problem = "; ".join(verification.problems)
+            if verification.unreadable:
+                raise SnapshotError(f"{target}: {problem}", reason="unreadable")
+            if not verification.ok:
+                self.store.quarantine([target], reason=f"cannot be used: {problem}", journal_entry=seq)
+                return RollbackFailed(target=target, reason=problem)
+        moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
+        return _rolled_back(None if target is None else self.store.get(target), moved)
+
+    async def _resume(self, action: ResumeNewest, state: RunState, seq: int) -> Event | None:
+        return await self._readable(lambda: self._resume_now(action, state, seq))
+
+    async def _resume_now(self, action: ResumeNewest, state: RunState, seq: int) -> Event:
+        info = await self._newest_clean(action.attempt, seq)
+        reason = f"left behind by a restart: {action.reason}"
+        target = None if info is None else info.name
+        moved = await self.blocking(self.store.roll_back, target, reason=reason, journal_entry=seq)
+        there_were = bool(moved or state.promoted or state.active)
+        return replace(_rolled_back(info, moved), none_usable=info is None and there_were)
+
+    async def _readable(self, change: Callable[[], Awaitable[Event]], *, target: str | None = None) -> Event | None:
+        """The outcome of a change of what is active; None: what it needs cannot be read, and it was waited a while.
+
+        A snapshot that cannot be read is not a damaged one: it is never put away for that.
+        """
+        outcome: Event
         try:
-            if target is not None:
-                verification = self.store.verify(target, self.config.snapshots.verify)
-                if not verification.ok:
-                    problem = "; ".join(verification.problems)
-                    self.store.quarantine([target], reason=f"cannot be used: {problem}", journal_entry=seq)
-                    return RollbackFailed(target=target, reason=problem)
-            moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
-            info = None if target is None else self.store.get(target)
-        except FusewireError as error:
-            return RollbackFailed(target=target, reason=str(error))
-        except OSError as error:
-            return RollbackFailed(reason=str(error))
-        return _rolled_back(info, moved)
+            async with self._store_lock:
+                outcome = await change()
+        except (FusewireError, OSError) as error:
+            if isinstance(error, OSError) or (isinstance(error, SnapshotError) and error.reason == "unreadable"):
+                wait = next(self._read_again, None)
+                if wait is not None:
+                    log.warning("run %s: tried again in %g s: %s", self.run, wait, error)
+                    await self._sleep(wait)
+                    return None
+                target = None
+            outcome = RollbackFailed(target=target, reason=str(error))
+        self._read_again = iter(READ_AGAIN_SECONDS)
+        return outcome
 
-    async def _resume(self, action: ResumeNewest, seq: int) -> Event:
-        async with self._store_lock:
-            try:
-                info = await self._newest_clean(action.attempt)
-                reason = f"left behind by a restart: {action.reason}"
-                target = None if info is None else info.name
-                moved = await self.blocking(self.store.roll_back, target, reason=reason, journal_entry=seq)
-            except (FusewireError, OSError) as error:
-                return RollbackFailed(reason=str(error))
-        return _rolled_back(info, moved)
-
-    async def _newest_clean(self, attempt: int) -> SnapshotInfo | None:
+    async def _newest_clean(self, attempt: int, seq: int) -> SnapshotInfo | None:
         """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
 
         Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
@@ -267,7 +293,8 @@ class Effects:
         """
         passed: list[str] = []
         unknown: SnapshotInfo | None = None
-        while (info := await self.blocking(self.store.newest_verified, tuple(passed))) is not None:
+        newest = partial(self.store.newest_verified, journal_entry=seq)
+        while (info := await self.blocking(newest, tuple(passed))) is not None:
             if info.state == "promoted":
                 return info
             unclean = await self._evidence.unclean_since(self.run, attempt, info.name)

@@ -218,7 +218,7 @@ class GuardedRun:
             delay = min(2 * delay, RETRY_MAX_SECONDS)
 
     async def _carry_out(self, action: Action) -> Event | None:
-        """The outcome; None: it was a wait, and nobody waits for it any more."""
+        """The outcome; None: there is none, so look again at what is owed."""
         kind = type(action).__name__
         self._checkpoint(f"act:before:{kind}")
         performing = self.effects.perform(action, self.state, seq=self.seq)
@@ -227,7 +227,7 @@ class GuardedRun:
             self._checkpoint(f"act:after:{kind}")
         return outcome
 
-    async def _while_owed(self, action: Action, performing: Coroutine[Any, Any, Event]) -> Event | None:
+    async def _while_owed(self, action: Action, performing: Coroutine[Any, Any, Event | None]) -> Event | None:
         task = asyncio.ensure_future(performing)
         try:
             while not task.done():
