@@ -17,6 +17,8 @@ from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo, Sample
 from fusewire_webhook.watch.promoter import Promoter
 
+from tests.snapshots.support import failing_reads
+
 from .conftest import RUN, Engine, write_snapshot
 from .test_triprules import NOW, group, rule
 
@@ -156,6 +158,20 @@ async def test_firing_rejects_on_disk_and_in_the_journal(make: Make) -> None:
     assert (rejected.name, rejected.reasons) == (name, ("tripped: X fired after the snapshot",))
     assert SnapshotStore(world.runs_dir / RUN).get(name).state == "rejected"
     assert world.engine.promotions == []
+
+
+async def test_a_read_error_is_no_verdict(make: Make) -> None:
+    """Files that cannot be read now answer ``error`` with the reason; once they can, the snapshot is promoted."""
+    world = make()
+    name = await ripe(world)
+    with failing_reads(lambda path: path.name == "state.bin"):
+        await world.after(20.0)
+        (candidate,) = world.promoter.latest(RUN)
+        assert candidate["answer"] == "error"
+        assert "state.bin: cannot be read" in candidate["reasons"][0]
+        assert world.engine.of(SnapshotRejected) == []
+    await world.after(20.0)
+    assert [promotion[:2] for promotion in world.engine.promotions] == [(RUN, name)]
 
 
 async def test_flipped_bit_rejects(make: Make) -> None:

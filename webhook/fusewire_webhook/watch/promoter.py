@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from fusewire.errors import FusewireError
+from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots.layout import SNAPSHOTS
 from fusewire.snapshots.store import SnapshotStore
 from fusewire_webhook.breaker.events import Event, SnapshotRejected
@@ -299,18 +299,19 @@ class Promoter:
     def _begin_verification(self, name: str, candidate: Candidate, policy: GatePolicy) -> None:
         """Read the files in the background; a later round judges again, with fresh facts and what was found."""
         if candidate.verification is None and len(self._verifying) < self._judgements:
-            task = asyncio.create_task(
-                self._verify(self._runs[name].store, candidate, policy.verify), name=f"verify {candidate.name}"
-            )
+            task = asyncio.create_task(self._verify(name, candidate, policy), name=f"verify {candidate.name}")
             candidate.verification = task
             self._verifying.add(task)
             task.add_done_callback(self._verifying.discard)
 
-    async def _verify(self, store: SnapshotStore, candidate: Candidate, mode: Literal["full", "sampled"]) -> None:
+    async def _verify(self, name: str, candidate: Candidate, policy: GatePolicy) -> None:
         try:
             candidate.damage = await asyncio.get_running_loop().run_in_executor(
-                self._readers, _damage, store, candidate.name, mode
+                self._readers, _damage, self._runs[name].store, candidate.name, policy.verify
             )
+        except (FusewireError, OSError) as error:
+            candidate.next_look = self._clock() + max(self.period, policy.patience(self._rules) / 20)
+            self._note(name, candidate, Verdict(answer="error", reasons=(str(error),)))
         finally:
             candidate.verification = None
 
@@ -440,10 +441,16 @@ async def _give_way(number: int) -> None:
 
 
 def _damage(store: SnapshotStore, name: str, mode: Literal["full", "sampled"]) -> tuple[str, ...] | None:
-    """What does not hold on disk; None: meanwhile the snapshot was put away, which is no fault of its files."""
+    """What does not hold on disk; None: meanwhile the snapshot was put away, which is no fault of its files.
+
+    Raises:
+        FusewireError, OSError: it cannot be read now, which is no verdict.
+    """
     verification = store.verify(name, mode)
     if verification.ok:
         return ()
+    if verification.unreadable:
+        raise SnapshotError(f"files: {'; '.join(verification.problems)}", reason="unreadable")
     if all(info.name != name for info in store.candidates()):
         return None
     return verification.problems or ("the files do not match the manifest",)
