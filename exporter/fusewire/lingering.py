@@ -1,10 +1,11 @@
-"""A trainer that dies of its NaN must not take the evidence along: it waits to be scraped once more."""
+"""Nothing that a trainer did may go unseen: one that dies, or has finished, waits to be scraped once more."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
@@ -16,20 +17,36 @@ class Scrapes:
         self._clock = clock
         self._changed = threading.Condition()
         self._last_begun: float | None = None
-        self._interval: float | None = None
+        self._gaps: deque[float] = deque(maxlen=3)
 
     def finished(self, begun: float) -> None:
         """A scrape that began at ``begun`` was answered in full."""
         with self._changed:
             if self._last_begun is not None and begun > self._last_begun:
-                self._interval = begun - self._last_begun
+                self._gaps.append(begun - self._last_begun)
             self._last_begun = max(begun, self._last_begun or begun)
             self._changed.notify_all()
 
     @property
     def interval(self) -> float | None:
-        """Seconds between the last two scrapes; None before there are two."""
-        return self._interval
+        """Seconds between scrapes: the longest of the last gaps, as a stranger's scrape cuts one in two.
+
+        None before there are two scrapes.
+        """
+        return max(self._gaps, default=None)
+
+    def expected(self, now: float, otherwise: float) -> float:
+        """For how many seconds to wait for the next scrape: two intervals; 0: nobody scrapes (any more).
+
+        Args:
+            otherwise: the answer after a single scrape, which tells no interval.
+        """
+        interval = self.interval
+        if self._last_begun is None:
+            return 0.0
+        if interval is None:
+            return otherwise
+        return 2 * interval if now - self._last_begun <= 2 * interval else 0.0
 
     def wait_since(self, moment: float, timeout: float, give_up: Callable[[], bool]) -> bool:
         """Wait until a scrape that began after ``moment`` was answered; False: it never came."""

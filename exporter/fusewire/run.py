@@ -39,6 +39,8 @@ Scalar: TypeAlias = SupportsFloat | None
 
 CUDA_SECONDS_AT_EXIT = 0.5
 """Longest wait of an ending process for CUDA values on their way."""
+SCRAPE_SECONDS_AT_END = 30.0
+"""Longest wait of :meth:`Run.complete` to be scraped once more."""
 
 
 def _no_phase() -> Phase | None:
@@ -217,7 +219,10 @@ class Run:
 
     @guarded("complete", lambda: None)
     def complete(self) -> None:
-        """Say that the training has finished on purpose; waits for a snapshot that is being written.
+        """Say that the training has finished on purpose.
+
+        Waits for a snapshot that is being written and then, where something scrapes, until the last step was
+        scraped, for at most two intervals: a snapshot becomes stable only if its last step was seen.
 
         After a SIGTERM it says nothing: a loop that was asked to stop has not finished, and the run goes on later.
         """
@@ -229,6 +234,10 @@ class Run:
         self._completed = True
         self._settle()
         self._saver.wait()
+        if self._exporter is not None:
+            now = self._clock()
+            seconds = self._scrapes.expected(now, self.parameters.linger_seconds)
+            self._scrapes.wait_since(now, min(seconds, SCRAPE_SECONDS_AT_END), lambda: self._stopping.by_signal)
         if self._files is not None:
             self._files.write_completed(self._recorder.view(self._clock()).step)
 
@@ -272,6 +281,9 @@ class Run:
     @contextlib.contextmanager
     def snapshot(self, step: int, *, replay_watermark: Any = None, extra: Any = None) -> Iterator[Path]:
         """A folder to write a snapshot into; it becomes one when the block ends without an exception.
+
+        That happens in the background, so leave the folder alone then; the next snapshot, :meth:`complete` and
+        :meth:`close` wait for it.
 
         An exception in the block, or a full disk, costs this snapshot only: it is logged and counted in
         ``rl_snapshot_failures_total{reason}``, and the training goes on.

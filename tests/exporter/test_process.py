@@ -15,6 +15,7 @@ from importlib.metadata import version
 import pytest
 
 import fusewire
+from fusewire.lingering import Scrapes
 
 from .conftest import Trainer, eventually, fetch, samples
 
@@ -119,6 +120,69 @@ def test_lingers_two_intervals(train: Train) -> None:
         time.sleep(0.2)
     trainer.process.send_signal(signal.SIGUSR1)
     assert trainer.wait(20)[0] == 1
+
+
+STOP_ON_SIGNAL = "signal.signal(signal.SIGUSR1, lambda *_: run.request_stop())"
+
+
+def test_complete_waits_to_be_scraped(train: Train) -> None:
+    """What is scraped is seen to its last step before complete() says that it is finished; then it goes at once."""
+    trainer = train(loop(before=STOP_ON_SIGNAL, after="run.complete()"), FUSEWIRE_LINGER_SECONDS="60")
+    port = int(trainer.line())
+    fetch(port)
+    trainer.process.send_signal(signal.SIGUSR1)
+    time.sleep(0.5)
+    assert trainer.process.poll() is None
+    assert not (trainer.attempt_dir / "completed.json").exists()
+    seen = samples(fetch(port)[1])
+    assert trainer.wait(5)[0] == 0
+    assert json.loads((trainer.attempt_dir / "completed.json").read_text())["step"] == seen["rl_step"]
+
+
+@pytest.mark.parametrize("scrapes", [0, 3])
+def test_complete_where_nobody_scrapes_any_more(train: Train, scrapes: int) -> None:
+    """Never scraped, or not for longer than two intervals: complete() waits for nobody."""
+    trainer = train(loop(before=STOP_ON_SIGNAL, after="run.complete()"), FUSEWIRE_LINGER_SECONDS="600")
+    port = int(trainer.line())
+    for _ in range(scrapes):
+        fetch(port)
+        time.sleep(0.2)
+    time.sleep(0.8)
+    trainer.process.send_signal(signal.SIGUSR1)
+    assert trainer.wait(20)[0] == 0
+    assert (trainer.attempt_dir / "completed.json").exists()
+
+
+def test_sigterm_ends_the_wait_of_complete(train: Train) -> None:
+    """A supervisor that stops a trainer which waits to be scraped does not have to wait."""
+    after = "print('complete', flush=True); run.complete()"
+    trainer = train(loop(before=STOP_ON_SIGNAL, after=after), FUSEWIRE_LINGER_SECONDS="600")
+    fetch(int(trainer.line()))
+    trainer.process.send_signal(signal.SIGUSR1)
+    assert trainer.line() == "complete"
+    time.sleep(0.3)
+    trainer.process.send_signal(signal.SIGTERM)
+    assert trainer.wait(10)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("gaps", "silent", "seconds"),
+    [
+        ([], 0.0, 0.0),
+        ([0.0], 5.0, 7.0),
+        ([0.0, 1.0], 0.5, 2.0),
+        ([0.0, 1.0, 1.4, 2.0], 0.5, 2.0),
+        ([0.0, 60.0, 61.0, 62.0, 63.0], 0.5, 2.0),
+        ([0.0, 1.0], 2.1, 0.0),
+    ],
+    ids=["never", "once", "twice", "a stranger between", "an outage long ago", "no more"],
+)
+def test_for_how_long_a_scrape_is_expected(gaps: list[float], silent: float, seconds: float) -> None:
+    """Two intervals, whoever else looks in between; nothing where nobody scrapes."""
+    scrapes = Scrapes()
+    for begun in gaps:
+        scrapes.finished(begun)
+    assert scrapes.expected((gaps or [0.0])[-1] + silent, otherwise=7.0) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

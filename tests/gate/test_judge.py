@@ -41,7 +41,9 @@ CLEAN = GateFacts(
     window=WINDOW,
     damage=(),
 )
-DONE = replace(CLEAN, completed=True, last_step=500.0, alive_seconds=3.0)
+END = replace(WINDOW, scrapes=3.0, recent_scrapes=0.0, last_step=500.0, silence=196.0)
+DONE = replace(CLEAN, completed=True, last_step=None, final_step=500, window=END)
+"""The last snapshot of a completed run: written 4 s before the last scrape, 200 s ago."""
 
 
 def window(**changes: Any) -> GateFacts:
@@ -105,13 +107,54 @@ def test_a_firing_alert_wins_over_an_unanswered_question() -> None:
 
 
 def test_completed_run_is_judged_by_time() -> None:
-    """No more steps come after the end, nor scrapes: T, the rules, the alerts and the files decide."""
-    after = replace(DONE, window=replace(WINDOW, scrapes=3.0, recent_scrapes=0.0, missing=("approx_kl",)))
-    assert judge(after, POLICY).answer == "pass"
-    assert judge(replace(after, clean_seconds=1.0), POLICY).answer == "inconclusive"
-    assert judge(replace(after, window=replace(WINDOW, firing=("X",))), POLICY).answer == "fail"
-    blind = replace(after, alive_seconds=100.0, window=replace(WINDOW, scrapes=3.0))
-    assert judge(blind, POLICY).answer == "inconclusive"
+    """No steps come after the end, nor scrapes: what was seen of the last ones, T, alerts and files decide."""
+    assert judge(DONE, POLICY).answer == "pass"
+    early = judge(replace(DONE, clean_seconds=1.0), POLICY)
+    assert (early.answer, early.final) == ("inconclusive", False)
+    assert judge(replace(DONE, window=replace(END, firing=("X",))), POLICY).answer == "fail"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (
+            replace(DONE, window=replace(END, last_step=400.0)),
+            "steps: Prometheus saw step 400 last, the training ended at step 500",
+        ),
+        (
+            replace(DONE, final_step=None, window=replace(END, last_step=None)),
+            "steps: Prometheus saw no step, the training ended at step 500",
+        ),
+        (replace(DONE, final_step=520), "steps: Prometheus saw step 500 last, the training ended at step 520"),
+        (replace(DONE, nonfinite=("value_loss was not finite",)), "values: value_loss was not finite"),
+        (replace(DONE, window=replace(END, silence=None)), "scrapes: none of the attempt succeeded within 3600 s"),
+        (
+            replace(DONE, window=replace(END, silence=100.0)),
+            "scrapes: 3 of 100 succeeded between the snapshot and the end",
+        ),
+        (
+            replace(DONE, window=replace(END, missing=("approx_kl",))),
+            "signal: approx_kl was no longer reported at the end",
+        ),
+        (
+            replace(DONE, window=replace(END, pending=("KLSpike",))),
+            "pending: KLSpike was pending when the training ended",
+        ),
+    ],
+)
+def test_what_a_completed_run_left_unseen_holds_back_for_good(facts: GateFacts, reason: str) -> None:
+    """Its last steps unseen, bad or in doubt: no pass, and as nothing comes any more, the verdict is final."""
+    verdict = judge(facts, POLICY)
+    assert (verdict.answer, verdict.final, verdict.reasons) == ("inconclusive", True, (reason,))
+
+
+def test_only_what_was_dense_is_missed_at_the_end() -> None:
+    """A rare signal need not have come between the last snapshot and the end, nor a dense one in so few updates."""
+    before = {"step": 50.0, "approx_kl": 50.0, "evaluation_return": 3.0}
+    end = {"step": 5.0, "value_loss": 5.0}
+    assert missing_signals(["rare"], before, end, end, dense_only=True) == ("approx_kl",)
+    assert silent_signals({"": 10.0, "kl": 8.0}, {"": 12.0, "kl": 8.0}, least_updates=5) == ()
+    assert silent_signals({"": 10.0, "kl": 8.0}, {"": 15.0, "kl": 8.0}, least_updates=5) == ("kl",)
 
 
 @given(

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from fusewire.attempt_files import LAST_VALUES_FILE
+from fusewire.files import write_json
 from fusewire.snapshots import SnapshotStore
 from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
 from fusewire_webhook.errors import CommandError, PrometheusError
 from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo, Sample
-from fusewire_webhook.watch.promoter import Promoter
-
-from tests.snapshots.support import failing_reads
+from fusewire_webhook.watch.promoter import Promoterfrom tests.snapshots.support import failing_reads
 
 from .conftest import RUN, Engine, write_snapshot
 from .test_triprules import NOW, group, rule
@@ -32,6 +32,11 @@ class Answers:
     groups: list[RuleGroup] = field(default_factory=lambda: [group(rule(for_seconds=0.0))])
     start_time: str = "then"
     down: bool = False
+    last_step: float | None = None
+    """Furthest step that was ever scraped."""
+    ended: float = 0.0
+    """Seconds since the last scrape."""
+    scrapes: float = 1e6
     asked: list[str] = field(default_factory=list)
 
     async def runtime(self) -> RuntimeInfo:
@@ -57,7 +62,11 @@ class Answers:
         if "ALERTS" in expr or "min_over_time(timestamp" in expr:
             return []
         if "sum_over_time(up" in expr:
-            return [_sample(1e6)]
+            return [_sample(self.scrapes)]
+        if "timestamp(up" in expr:
+            return [_sample(self.ended)]
+        if "max_over_time(rl_step" in expr:
+            return [] if self.last_step is None else [_sample(self.last_step)]
         return [_sample(5.0, signal="approx_kl"), _sample(5.0, signal="step")]
 
 
@@ -240,18 +249,54 @@ async def test_error_is_visible_and_never_promotes(make: Make) -> None:
     assert world.engine.promotions == []
 
 
-async def test_completed_run_is_judged_without_further_steps(make: Make) -> None:
-    """The last snapshot of a completed run is promoted after T although no step came after it."""
-    world = make()
-    name = write_snapshot(world.runs_dir / RUN, 5)
+async def completed(world: World, *, seen: float, **last_values: Any) -> str:
+    """A run that completed 2 s after it wrote its last snapshot, at step 5; its name."""
     world.prometheus.steps[RUN] = 5.0
+    await world.after(2.0)
+    name = write_snapshot(world.runs_dir / RUN, 5)
+    folder = world.runs_dir / RUN / "attempts" / "000"
+    folder.mkdir(parents=True)
+    write_json(folder / LAST_VALUES_FILE, {"step": 5, **last_values})
     await world.after(2.0)
     world.engine.change(RUN, state="completed", live=False)
     world.prometheus.steps.clear()
+    world.prometheus.last_step, world.prometheus.ended, world.prometheus.scrapes = seen, 19.0, 3.0
+    return name
+
+
+async def test_completed_run_is_judged_without_further_steps(make: Make) -> None:
+    """The last snapshot of a completed run is promoted after T although neither step nor scrape came after it."""
+    world = make()
+    name = await completed(world, seen=5.0)
     await world.after(15.0)
     assert world.engine.promotions == []
     await world.after(6.0)
     assert [promotion[1] for promotion in world.engine.promotions] == [name]
+
+
+@pytest.mark.parametrize(
+    ("seen", "last_values", "reason"),
+    [
+        (4.0, {}, "steps: Prometheus saw step 4 last, the training ended at step 5"),
+        (5.0, {"step": 6}, "steps: Prometheus saw step 5 last, the training ended at step 6"),
+        (5.0, {"values": {"value_loss": "NaN"}}, "values: value_loss was not finite"),
+    ],
+)
+async def test_completed_run_whose_end_nobody_saw_or_was_bad_is_not_promoted(
+    make: Make, seen: float, last_values: dict[str, Any], reason: str
+) -> None:
+    """The last steps must have been scraped, and the last values finite; else nothing more is waited for."""
+    world = make()
+    await completed(world, seen=seen, **last_values)
+    await world.after(15.0)
+    assert not world.promoter.settled(RUN)
+    await world.after(6.0)
+    assert world.engine.promotions == []
+    assert world.promoter.latest(RUN)[0]["reasons"] == [reason]
+    assert world.promoter.settled(RUN)
+    world.prometheus.asked.clear()
+    await world.after(60.0)
+    assert len(world.prometheus.asked) == 2
 
 
 @pytest.mark.parametrize(

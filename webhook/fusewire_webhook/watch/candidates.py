@@ -49,8 +49,6 @@ class Candidate:
     fingerprint: str = ""
     known: set[str] = field(default_factory=set)
     """Signals that the run reported when the snapshot was first seen."""
-    ended: float | None = None
-    """When its run was first seen completed."""
     next_look: float = 0.0
     verdict: Verdict = UNJUDGED
     damage: tuple[str, ...] | None = None

@@ -106,10 +106,8 @@ class PrometheusEvidence:
 
     async def _last_scrape(self, run: str, attempt: int) -> float | None:
         """When the attempt was last scraped, on Prometheus' clock; None: not within ten minutes."""
-        up = f"up{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
-        samples = await self._prometheus.query(
-            f"max(max_over_time((timestamp({up}) and ({up} == 1))[10m:{duration(self._scrape_interval)}]))"
-        )
+        where = f"run={label_value(run)},attempt={label_value(str(attempt))}"
+        samples = await self._prometheus.query(last_scrape_query(where, 600.0, self._scrape_interval))
         return samples[0].value if samples else None
 
     async def _nonfinite(self, run: str, attempt: int) -> list[str]:
@@ -144,6 +142,13 @@ class PrometheusEvidence:
         if isinstance(values.get("step"), int):
             steps.append(values["step"])
         return int(max(steps)) if steps else None
+
+
+def last_scrape_query(attempt: str, seconds: float, resolution: float) -> str:
+    """When the attempt (its label matchers) was last scraped, on Prometheus' clock; within so many seconds."""
+    up = f"up{{{attempt}}}"
+    window = f"{duration(seconds)}:{duration(resolution)}"
+    return f"max(max_over_time((timestamp({up}) and ({up} == 1))[{window}]))"
 
 
 async def seconds_past(

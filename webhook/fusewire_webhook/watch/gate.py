@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fusewire_webhook.errors import PrometheusError
+from fusewire_webhook.watch.evidence import SEEN_SECONDS, last_scrape_query
 from fusewire_webhook.watch.prometheus import Prometheus, Sample, duration, label_value
 from fusewire_webhook.watch.triprules import RuleSet
 
@@ -29,6 +30,9 @@ def step_query(scrape_interval: float) -> str:
     """Last step of every attempt that was scraped within 3.5 intervals (seconds)."""
     return f"max by (run, attempt) (last_over_time(rl_step[{duration(3.5 * scrape_interval)}]))"
 
+
+LEAST_UPDATES = 5
+"""So many updates must have gone by before a signal of a completed run counts as fallen silent."""
 
 UNASKED_RULES = "unasked: the rules"
 UNASKED_WINDOW = "unasked: the window"
@@ -74,11 +78,16 @@ class WindowFacts:
     firing: tuple[str, ...]
     """Trip alerts of this attempt (or without an attempt) that fired in W."""
     pending: tuple[str, ...]
-    """Trip alerts of this attempt (or without an attempt) that were pending in the last T seconds."""
+    """Trip alerts of this attempt (or without an attempt) that were pending in the last T seconds; of a completed
+    run: when its attempt was last scraped, or later."""
     unattributed: tuple[str, ...] = ()
     """Trip alerts that were active in W and name no run at all."""
     signals: tuple[str, ...] = ()
     """Signals present in W."""
+    last_step: float | None = None
+    """Of a completed run: highest ``rl_step`` of the attempt that Prometheus holds; None: none."""
+    silence: float | None = None
+    """Of a completed run: seconds since the attempt was last scraped; None: Prometheus holds no scrape of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +103,13 @@ class GateFacts:
     window_seconds: float
     """W: since the snapshot was first seen, and how long it may have lain there unseen before."""
     alive_seconds: float
-    """The part of W in which the attempt was alive."""
+    """The part of W in which the attempt existed for certain, until now."""
     completed: bool = False
-    """The run has finished: no more steps will come, time alone decides."""
+    """The run has finished: no more steps will come; T passes after the last ones."""
+    final_step: int | None = None
+    """Of a completed run: the last step, as the attempt's own files tell; None: they do not."""
+    nonfinite: tuple[str, ...] = ()
+    """Of a completed run: what its last values say against it."""
     paused: bool = False
     last_step: float | None = None
     """Highest ``rl_step`` of the attempt that Prometheus has seen; None: none yet."""
@@ -124,23 +137,26 @@ class Verdict:
     answer: Answer
     reasons: tuple[str, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
+    final: bool = False
+    """Nothing that could still come changes it: only a person promotes this snapshot."""
 
 
 def judge(facts: GateFacts, policy: GatePolicy) -> Verdict:
     """The verdict on one snapshot.
 
     ``fail``: a trip alert fired or the files are damaged. ``error``: a question was not answered. ``inconclusive``:
-    something is still missing, and waiting may bring it.
+    something is still missing, and waiting may bring it (unless the verdict is ``final``).
     """
     fails = tuple(_fails(facts))
-    waits = tuple(_waits(facts, policy))
+    lacks = tuple(_lacks(facts, policy))
+    waits = (*lacks, *_waits(facts, policy))
     evidence = _evidence(facts, policy)
     if fails:
         return Verdict(answer="fail", reasons=fails, evidence=evidence)
     if facts.errors:
         return Verdict(answer="error", reasons=facts.errors + waits, evidence=evidence)
     if waits:
-        return Verdict(answer="inconclusive", reasons=waits, evidence=evidence)
+        return Verdict(answer="inconclusive", reasons=waits, evidence=evidence, final=bool(lacks))
     asked = {UNASKED_RULES: facts.rules, UNASKED_WINDOW: facts.window, UNASKED_FILES: facts.damage}
     unasked = tuple(reason for reason, value in asked.items() if value is None)
     if unasked:
@@ -173,25 +189,44 @@ def _waits(facts: GateFacts, policy: GatePolicy) -> Iterable[str]:
         if facts.fingerprint and facts.rules.fingerprint != facts.fingerprint:
             yield "rules: the trip rules were changed after the snapshot"
     # condition 5, what is pending
-    pending = dict.fromkeys(facts.pending + (facts.window.pending if facts.window else ()))
+    window = facts.window
+    pending = dict.fromkeys(facts.pending + (window.pending if window and not facts.completed else ()))
     yield from (f"pending: {name} was pending within the last {patience:.1f} s" for name in pending)
-    if facts.window is not None:
-        yield from _window_waits(facts, facts.window, policy)
-
-
-def _window_waits(facts: GateFacts, window: WindowFacts, policy: GatePolicy) -> Iterable[str]:
-    patience = policy.patience(facts.rules)
+    if window is None:
+        return
     yield from (f"unattributed: {name} names no run; add the label to its rule" for name in window.unattributed)
+    if facts.completed:
+        return
     # condition 2: the scrapes, over the whole window and over its last part
     expected = facts.alive_seconds / policy.scrape_interval
     if window.scrapes < policy.coverage * expected:
         yield f"scrapes: {window.scrapes:.0f} of {expected:.0f} succeeded since the snapshot"
     recent = min(patience, facts.alive_seconds) / policy.scrape_interval
-    if not facts.completed and window.recent_scrapes < policy.coverage * recent:
+    if window.recent_scrapes < policy.coverage * recent:
         yield f"scrapes: {window.recent_scrapes:.0f} of {recent:.0f} succeeded in the last {patience:.1f} s"
     # condition 4: the signals
-    if not facts.completed:
-        yield from (f"signal: {name} is no longer reported" for name in window.missing)
+    yield from (f"signal: {name} is no longer reported" for name in window.missing)
+
+
+def _lacks(facts: GateFacts, policy: GatePolicy) -> Iterable[str]:
+    """What a completed run left unseen or in doubt at its end: nothing comes any more that could mend it."""
+    window = facts.window
+    if not facts.completed or window is None:
+        return
+    end = max(facts.step, facts.final_step or 0)
+    if window.last_step is None or window.last_step < end:
+        seen = "no step" if window.last_step is None else f"step {window.last_step:.0f} last"
+        yield f"steps: Prometheus saw {seen}, the training ended at step {end}"
+    yield from (f"values: {words}" for words in facts.nonfinite)
+    if window.silence is None:
+        yield f"scrapes: none of the attempt succeeded within {SEEN_SECONDS:.0f} s"
+    else:
+        # until the last scrape, with one of slack: the end lies between two
+        expected = max(0.0, facts.alive_seconds - window.silence) / policy.scrape_interval
+        if window.scrapes < policy.coverage * (expected - 1):
+            yield f"scrapes: {window.scrapes:.0f} of {expected:.0f} succeeded between the snapshot and the end"
+    yield from (f"signal: {name} was no longer reported at the end" for name in window.missing)
+    yield from (f"pending: {name} was pending when the training ended" for name in window.pending)
 
 
 def _evidence(facts: GateFacts, policy: GatePolicy) -> dict[str, Any]:
@@ -201,12 +236,14 @@ def _evidence(facts: GateFacts, policy: GatePolicy) -> dict[str, Any]:
         "watch_steps": policy.watch_steps,
         "clean_seconds": round(facts.clean_seconds, 3),
         "window_seconds": round(facts.window_seconds, 3),
-        "last_step": facts.last_step,
+        "last_step": window.last_step if window and facts.completed else facts.last_step,
         "completed": facts.completed,
         "rules": facts.rules.fingerprint if facts.rules else None,
         "trip_rules": facts.rules.trips if facts.rules else None,
         "scrapes": window.scrapes if window else None,
-        "scrapes_expected": round(facts.alive_seconds / policy.scrape_interval, 1),
+        "scrapes_expected": round(
+            max(0.0, facts.alive_seconds - (window.silence or 0.0 if window else 0.0)) / policy.scrape_interval, 1
+        ),
         "signals": list(window.signals) if window else None,
         "verify": policy.verify if facts.damage is not None else None,
     }
@@ -236,20 +273,28 @@ async def _ask_window(
     facts: GateFacts, policy: GatePolicy, prometheus: Prometheus, known: Iterable[str]
 ) -> WindowFacts:
     run, attempt = label_value(facts.run), label_value(str(facts.attempt))
+    attempts = f"run={run},attempt={attempt}"
     whole, last = facts.window_seconds, min(policy.patience(facts.rules), facts.window_seconds)
-    firing = await prometheus.query(_alerts_query("firing", run, facts.attempt, whole))
-    pending = await prometheus.query(_alerts_query("pending", run, facts.attempt, last))
-    scrapes = await prometheus.query(_scrapes_query(run, attempt, whole))
-    recent = await prometheus.query(_scrapes_query(run, attempt, last))
-    # how often each signal was there: in a stretch before the snapshot, since it, and lately
     step = policy.scrape_interval
-    before = await prometheus.query(_signals_query(f"run={run}", last, step, offset=whole))
-    within = await prometheus.query(_signals_query(f"run={run},attempt={attempt}", whole, step))
-    lately = await prometheus.query(_signals_query(f"run={run},attempt={attempt}", max(last / 4, 5 * step), step))
-    reports = await prometheus.query(_reports_query(run, attempt))
-    reports_before = await prometheus.query(_reports_query(run, attempt, offset=whole))
-    missing = missing_signals(known, _counts(before), _counts(within), _counts(lately))
-    silent = silent_signals(_counts(reports_before), _counts(reports))
+    silence = await _silence(prometheus, attempts, step) if facts.completed else None
+    # a completed run is looked at as of its last scrape
+    ago = silence or 0.0
+    lately = max(last / 4, 5 * step)
+    since = max(whole, ago + lately) if facts.completed else whole
+    doubtful = ago + 2 * (step + policy.evaluation_interval) if facts.completed else last
+    firing = await prometheus.query(_alerts_query("firing", run, facts.attempt, whole))
+    pending = await prometheus.query(_alerts_query("pending", run, facts.attempt, doubtful))
+    scrapes = await prometheus.query(_scrapes_query(attempts, whole))
+    recent = await prometheus.query(_scrapes_query(attempts, last))
+    # how often each signal was there: in a stretch before the snapshot, since it, and lately
+    before = _counts(await prometheus.query(_signals_query(f"run={run}", last, step, offset=since)))
+    within = _counts(await prometheus.query(_signals_query(attempts, since - ago, step, offset=ago)))
+    late = _counts(await prometheus.query(_signals_query(attempts, lately, step, offset=ago)))
+    reports = _counts(await prometheus.query(_reports_query(attempts, offset=ago)))
+    reports_before = _counts(await prometheus.query(_reports_query(attempts, offset=since)))
+    steps = await prometheus.query(_last_step_query(attempts)) if facts.completed else []
+    missing = missing_signals(known, before, within, late, dense_only=facts.completed)
+    silent = silent_signals(reports_before, reports, least_updates=LEAST_UPDATES if facts.completed else 1)
     return WindowFacts(
         scrapes=max((sample.value for sample in scrapes), default=0.0),
         recent_scrapes=max((sample.value for sample in recent), default=0.0),
@@ -257,8 +302,17 @@ async def _ask_window(
         firing=_names(sample for sample in firing if sample.labels.get("run")),
         pending=_names(sample for sample in pending if sample.labels.get("run")),
         unattributed=_names(sample for sample in firing + pending if not sample.labels.get("run")),
-        signals=tuple(sorted(_counts(within).keys() - {"step"})),
+        signals=tuple(sorted(within.keys() - {"step"})),
+        last_step=max((sample.value for sample in steps), default=None),
+        silence=silence,
     )
+
+
+async def _silence(prometheus: Prometheus, attempt: str, scrape_interval: float) -> float | None:
+    """Seconds since the last successful scrape; None: there was none within :data:`SEEN_SECONDS`."""
+    query = last_scrape_query(attempt, SEEN_SECONDS, max(scrape_interval, 1.0))
+    samples = await prometheus.query(f"time() - {query}")
+    return max(0.0, samples[0].value) if samples else None
 
 
 def missing_signals(
@@ -266,12 +320,15 @@ def missing_signals(
     before: Mapping[str, float],
     within: Mapping[str, float],
     lately: Mapping[str, float],
+    *,
+    dense_only: bool = False,
 ) -> tuple[str, ...]:
     """Signals that were reported earlier in the run and are not any more.
 
     The mappings count in how many looks each signal was there, before the snapshot, since it, and in the last part
     of the window; ``step`` counts the looks at which the attempt reported at all. A signal that is there in more
-    than half of the looks must be there lately too; a rarer one (an evaluation) at least once since the snapshot.
+    than half of the looks must be there lately too; a rarer one (an evaluation) at least once since the snapshot,
+    unless ``dense_only``: the end may have come before its time.
     """
 
     def dense(signal: str) -> bool:
@@ -279,7 +336,11 @@ def missing_signals(
 
     earlier = (set(known) | before.keys() | within.keys()) - {"step"}
     return tuple(
-        sorted(signal for signal in earlier if signal not in within or (dense(signal) and signal not in lately))
+        sorted(
+            signal
+            for signal in earlier
+            if (signal not in within and not dense_only) or (dense(signal) and signal not in lately)
+        )
     )
 
 
@@ -289,11 +350,14 @@ def present_signals_query(run: str) -> str:
     return f'group by (signal) (label_replace({series}, "signal", "$1", "__name__", "rl_(.+)_run_min"))'
 
 
-def silent_signals(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[str, ...]:
+def silent_signals(
+    before: Mapping[str, float], now: Mapping[str, float], *, least_updates: int = 1
+) -> tuple[str, ...]:
     """Signals whose last value is still exported although the trainer stopped reporting them.
 
     The mappings are the reports of each signal up to the snapshot and up to now; ``""`` counts the updates. A
-    signal that more than half of the updates reported must have come with more than half of those since.
+    signal that more than half of the updates reported must have come with more than half of those since, where
+    there were at least ``least_updates``.
     """
     updates = now.get("", 0.0) - before.get("", 0.0)
     return tuple(
@@ -302,7 +366,7 @@ def silent_signals(before: Mapping[str, float], now: Mapping[str, float]) -> tup
             for signal, reports in before.items()
             if signal
             and 2 * reports > before.get("", 0.0)
-            and updates > 0
+            and updates >= least_updates
             and 2 * (now.get(signal, 0.0) - reports) < updates
         )
     )
@@ -318,9 +382,14 @@ def _alerts_query(state: str, run: str, attempt: int, seconds: float) -> str:
     return f"count by (run, alertname) ({' or '.join(counts)})"
 
 
-def _scrapes_query(run: str, attempt: str, seconds: float) -> str:
+def _scrapes_query(attempt: str, seconds: float) -> str:
     """Successful scrapes of the attempt's worst exporter; a sum, because an average is 1 across an outage."""
-    return f"min(max without (instance) (sum_over_time(up{{run={run},attempt={attempt}}}[{duration(seconds)}])))"
+    return f"min(max without (instance) (sum_over_time(up{{{attempt}}}[{duration(seconds)}])))"
+
+
+def _last_step_query(attempt: str) -> str:
+    """The furthest step of the attempt that was ever scraped."""
+    return f"max(max_over_time(rl_step{{{attempt}}}[{duration(SEEN_SECONDS)}]))"
 
 
 def _signals_query(where: str, seconds: float, step: float, offset: float = 0.0) -> str:
@@ -332,9 +401,9 @@ def _signals_query(where: str, seconds: float, step: float, offset: float = 0.0)
     return f"max by (signal) (count_over_time({named}[{duration(seconds)}:{duration(look)}]{shifted}))"
 
 
-def _reports_query(run: str, attempt: str, offset: float = 0.0) -> str:
+def _reports_query(attempt: str, offset: float = 0.0) -> str:
     """Reports of each signal by the attempt; without a ``signal``: its updates."""
-    where = f"{{run={run},attempt={attempt}}}" + (f" offset {duration(offset)}" if offset else "")
+    where = f"{{{attempt}}}" + (f" offset {duration(offset)}" if offset else "")
     return f"max by (signal) (rl_reports_total{where} or rl_updates_total{where})"
 
 

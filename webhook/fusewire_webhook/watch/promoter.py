@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,6 +24,7 @@ from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.settings.config import RunConfig
 from fusewire_webhook.watch.baselines import Baselines, ask_baselines, clean_baselines
 from fusewire_webhook.watch.candidates import UNJUDGED, Candidate, Guarded, Scanner
+from fusewire_webhook.watch.evidence import nonfinite_in, read_last_values
 from fusewire_webhook.watch.gate import (
     UNASKED_FILES,
     Answer,
@@ -146,7 +148,9 @@ class Promoter:
         if known is None:
             return True
         view = self._engine.view(run)
-        return known.fully_listed() and all(_held(view, candidate) for candidate in known.candidates.values())
+        return known.fully_listed() and all(
+            candidate.verdict.final or _held(view, candidate) for candidate in known.candidates.values()
+        )
 
     def patience(self, run: str) -> float:
         """T: seconds that must pass after a snapshot of the run, by the rules as they were last seen."""
@@ -261,18 +265,18 @@ class Promoter:
             return self._note(view.run, candidate, Verdict(answer="inconclusive", reasons=(held,)))
         policy = self._policy(view.run)
         verdict = judge(self._facts(view, candidate, facts), policy)
+        if verdict.answer != "fail" and candidate.verdict.final:
+            return False
         if verdict.answer != "fail" and not _only_unasked(verdict):
             return self._note(view.run, candidate, verdict)
         return verdict.answer == "fail" or candidate.verification is None
 
     async def _judge(self, view: RunView, candidate: Candidate, facts: Survey) -> None:
         policy = self._policy(view.run)
-        full = await collect(
-            self._facts(view, candidate, facts),
-            policy,
-            prometheus=self._prometheus,
-            known_signals=candidate.known,
-        )
+        known = self._facts(view, candidate, facts)
+        if known.completed:
+            known = await asyncio.to_thread(_as_it_ended, known, self._runs[view.run].folder.parent)
+        full = await collect(known, policy, prometheus=self._prometheus, known_signals=candidate.known)
         verdict = judge(full, policy)
         self._note(view.run, candidate, verdict)
         if verdict.reasons == (UNASKED_FILES,):
@@ -352,10 +356,6 @@ class Promoter:
 
     def _facts(self, view: RunView, candidate: Candidate, facts: Survey) -> GateFacts:
         run = self._runs[view.run]
-        completed = view.state == "completed"
-        if completed and candidate.ended is None:
-            candidate.ended = facts.now
-        alive_until = facts.now if candidate.ended is None else candidate.ended
         return GateFacts(
             run=view.run,
             snapshot=candidate.name,
@@ -363,8 +363,8 @@ class Promoter:
             attempt=candidate.attempt,
             clean_seconds=facts.now - max(candidate.seen, self._clean_since),
             window_seconds=facts.now - candidate.seen + candidate.lead + candidate.slack,
-            alive_seconds=alive_until - candidate.seen + candidate.lead,
-            completed=completed,
+            alive_seconds=facts.now - candidate.seen + candidate.lead,
+            completed=view.state == "completed",
             paused=view.paused,
             last_step=run.last_step,
             rules=facts.rules,
@@ -411,6 +411,13 @@ class Promoter:
             log.warning("%s of run %s was not stored: %s", event.kind, run, error)
             return False
         return True
+
+
+def _as_it_ended(facts: GateFacts, run_dir: Path) -> GateFacts:
+    """With what the files of a completed run's attempt say about its end. Reads the disk."""
+    values = read_last_values(run_dir, facts.attempt)
+    step = values.get("step")
+    return replace(facts, final_step=step if isinstance(step, int) else None, nonfinite=tuple(nonfinite_in(values)))
 
 
 def _only_unasked(verdict: Verdict) -> bool:
