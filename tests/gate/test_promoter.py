@@ -17,7 +17,8 @@ from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, Step
 from fusewire_webhook.errors import CommandError, PrometheusError
 from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo, Sample
-from fusewire_webhook.watch.promoter import Promoterfrom tests.snapshots.support import failing_reads
+from fusewire_webhook.watch.promoter import Promoter
+from tests.snapshots.support import failing_reads
 
 from .conftest import RUN, Engine, write_snapshot
 from .test_triprules import NOW, group, rule
