@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Images for the tests of the compose stack, where official ones cannot be pulled: one of Debian's packages in place
-# of python, Prometheus, Alertmanager and HAProxy, and on it the two of this project by their own Dockerfiles.
+# of python, Prometheus and Alertmanager, and on it the two of this project by their own Dockerfiles.
 # Needs DOCKER_HOST. The file system of the first is kept in the cache folder: debootstrap takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fusewire
 base=$cache/test-base.tar
-packages=python3,python3-venv,python3-pip,ca-certificates,wget,prometheus,prometheus-alertmanager,haproxy
+packages=python3,python3-venv,python3-pip,ca-certificates,wget,prometheus,prometheus-alertmanager
 
 if [ ! -s "$base" ]; then
   mkdir -p "$cache"

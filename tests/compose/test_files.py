@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from fusewire_webhook.actuators import Launch
+from fusewire_webhook.actuators.docker_spec import container
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace
 from fusewire_webhook.demo.scenarios import config as demo_config
 from fusewire_webhook.settings.amconfig import problems
 from fusewire_webhook.settings.checks import check
 from fusewire_webhook.settings.config import AuthConfig, Config, ListenConfig
 from fusewire_webhook.settings.loader import build, read_yaml
+from fusewire_webhook.socket_proxy.creation import Allowed, Creation
+from fusewire_webhook.socket_proxy.shapes import Refused
 from fusewire_webhook.stack.generate import WebhookAddress, prometheus_config, server_targets
 
 COMPOSE = Path(__file__).parents[2] / "compose"
@@ -100,6 +105,20 @@ def test_only_the_proxy_has_the_socket() -> None:
     neighbours = {name for name, one in SERVICES.items() if "control" in one.get("networks", ())}
     assert neighbours == {"socket-proxy", "webhook"}
     assert STACK["networks"]["control"]["internal"] is True
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_the_proxy_allows_what_is_configured(setup: str) -> None:
+    """Each committed run may be created with the settings that the stack gives the proxy, on no other network."""
+    path = COMPOSE / "setup" / setup / "fusewire.yml"
+    allowed = Creation(Allowed.of(SERVICES["socket-proxy"]["environment"]))
+    for name, run in build(Config, read_yaml(path), source=str(path)).runs.items():
+        assert run.docker is not None
+        launch = Launch(run=name, attempt=0, argv=run.command, environment=run.env, run_dir=f"/runs/{name}")
+        allowed.body(json.dumps(container(launch, run.docker, start="mark")).encode())
+        elsewhere = dataclasses.replace(run.docker, network="fusewire_stack_watch")
+        with pytest.raises(Refused, match="ALLOWED_NETWORK"):
+            allowed.body(json.dumps(container(launch, elsewhere, start="mark")).encode())
 
 
 def test_the_command_token_is_the_webhooks_alone() -> None:

@@ -1,4 +1,4 @@
-"""The socket proxy lets through what the docker actuator does and nothing else: HAProxy itself on the real file."""
+"""The socket proxy over the wire: it lets through what the docker actuator does, and says everything anew."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from urllib.parse import quote
 
-import aiohttp
 import pytest
 
 from actuators.docker_programs import DockerContract
@@ -23,15 +23,44 @@ from fusewire_webhook.actuators.docker import DockerActuator
 from fusewire_webhook.actuators.docker_spec import container
 from fusewire_webhook.errors import ActuatorError
 from fusewire_webhook.settings.config import DockerConfig
+from fusewire_webhook.socket_proxy.calls import said_anew
+from fusewire_webhook.socket_proxy.creation import Allowed, Creation
+from fusewire_webhook.socket_proxy.server import SocketProxy
+from fusewire_webhook.socket_proxy.shapes import Refused
 
-CONFIG = Path(__file__).parents[2] / "compose" / "socket-proxy" / "haproxy.cfg"
-SECTION = DockerConfig(
-    image=IMAGE, network="fusewire-trainers", volumes=("fusewire-runs:/runs",), user="10001:10001",
-    memory_bytes=10**9, shm_bytes=10**9, cpus=2, gpus="all", read_only=True, tmpfs=("/tmp",), labels={"team": "rl"},
-)  # fmt: skip
-LAUNCH = Launch(
-    run="r", attempt=0, argv=("true",), environment={"GREETING": 'ünïcode, "privileged": true'}, run_dir="/runs/r"
-)
+ALLOWED = Allowed(images=IMAGE, volumes="fusewire-runs", network="fusewire-trainers")
+SECTION = DockerConfig(image=IMAGE, network="fusewire-trainers", volumes=("fusewire-runs:/runs",))
+LAUNCH = Launch(run="r", attempt=0, argv=("true",), environment={"A": "1"}, run_dir="/runs/r")
+BODY = json.dumps(container(LAUNCH, SECTION, start="mark"))
+CREATE = "/v1.41/containers/create?name=fusewire-r-0"
+
+
+class Wiretap:
+    """In place of an engine: keeps every byte that it is sent, and answers 201."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next((line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), b":0")
+        self.heard.append(head + await reader.readexactly(int(length.partition(b":")[2])))
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nServer: x\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def proxied(path: Path, said: list[str]) -> AsyncIterator[str]:
+    proxy = SocketProxy(socket=str(path), allowed=ALLOWED, say=said.append)
+    port = await proxy.listen("127.0.0.1", 0)
+    yield f"127.0.0.1:{port}"
+    await proxy.close()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the proxy has logged."""
+    return []
 
 
 @pytest.fixture
@@ -42,37 +71,53 @@ async def engine() -> AsyncIterator[EngineDouble]:
 
 
 @pytest.fixture
-async def proxy(engine: EngineDouble, tmp_path: Path) -> AsyncIterator[str]:
+async def proxy(engine: EngineDouble, tmp_path: Path, said: list[str]) -> AsyncIterator[str]:
     """``host:port`` of a proxy in front of the engine."""
-    if shutil.which("haproxy") is None:
-        if os.environ.get("FUSEWIRE_TEST_DOCKER") == "1":
-            pytest.fail("haproxy is not installed; tests/compose/setup.sh does")
-        pytest.skip("haproxy is not installed; tests/compose/setup.sh does")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
     await engine.listen(tmp_path / "docker.sock")
-    environment = {
-        **os.environ,
-        "LISTEN": address,
-        "DOCKER_SOCKET": str(tmp_path / "docker.sock"),
-        "ALLOWED_IMAGES": IMAGE,
-        "ALLOWED_VOLUMES": "fusewire-runs",
-        "ALLOWED_NETWORK": "fusewire-trainers",
-    }
-    process = await asyncio.create_subprocess_exec(
-        "haproxy", "-db", "-f", str(CONFIG), env=environment, stdout=asyncio.subprocess.DEVNULL
-    )
+    async with proxied(tmp_path / "docker.sock", said) as address:
+        yield address
+
+
+@pytest.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[Wiretap]:
+    tap = Wiretap()
+    server = await asyncio.start_unix_server(tap, tmp_path / "wire.sock")
+    yield tap
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture
+async def tapped(wire: Wiretap, tmp_path: Path, said: list[str]) -> AsyncIterator[str]:
+    """``host:port`` of a proxy in front of the wiretap."""
+    async with proxied(tmp_path / "wire.sock", said) as address:
+        yield address
+
+
+async def send(address: str, *raw: bytes) -> bytes:
+    """All that is answered to these bytes; no client tidies them."""
     host, port = address.split(":")
-    for _ in range(200):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-            break
-        await asyncio.sleep(0.05)
-    yield address
-    process.terminate()
-    await process.wait()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with contextlib.suppress(ConnectionError):  # refused before all was sent
+        for part in raw:
+            writer.write(part)
+            await writer.drain()
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+def request(target: str, body: bytes = b"", *headers: str, method: str = "POST") -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", *(headers or (f"Content-Length: {len(body)}",))]
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
 class TestThroughTheProxy(DockerContract):
@@ -80,91 +125,162 @@ class TestThroughTheProxy(DockerContract):
 
     @pytest.fixture
     def docker(self, proxy: str) -> DockerConfig:
-        return DockerConfig(
-            image=IMAGE, endpoint=f"tcp://{proxy}", network="fusewire-trainers", volumes=("fusewire-runs:/runs",)
-        )
+        return dataclasses.replace(SECTION, endpoint=f"tcp://{proxy}")
 
 
-def body() -> dict[str, Any]:
-    return container(LAUNCH, SECTION, start="mark")
+async def test_the_engine_hears_only_what_the_proxy_says(tapped: str, wire: Wiretap, said: list[str]) -> None:
+    """Neither a header nor a byte of the body is passed on: the call is written anew, and logged."""
+    sent = BODY.replace(", ", " ,\n ").encode()
+    headers = (f"Content-Length: {len(sent)}", "X-Registry-Auth: x", "Content-Type: text/evil", "Upgrade: tcp")
+    answer = await send(tapped, request(CREATE, sent, *headers))
+    assert status(answer) == 201
+    assert b"Server: x" not in answer
+    (heard,) = wire.heard
+    head, _, body = heard.partition(b"\r\n\r\n")
+    names = {line.partition(b":")[0].decode() for line in head.split(b"\r\n")[1:]}
+    assert names <= {
+        "Host",
+        "Accept",
+        "Accept-Encoding",
+        "User-Agent",
+        "Content-Length",
+        "Content-Type",
+        "Connection",
+    }
+    assert b"Content-Type: application/json" in head
+    assert body == BODY.encode()
+    assert said == [f"POST {CREATE}"]
 
 
-def written(value: Any) -> str:
-    """As the actuator writes it; escapes alone would be a reason to refuse."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-async def post(proxy: str, data: str, name: str = "fusewire-r-0") -> int:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            f"http://{proxy}/v1.41/containers/create",
-            params={"name": name},
-            data=data.encode(),
-            headers={"Content-Type": "application/json"},
-        ) as answer,
-    ):
-        return answer.status
-
-
-async def test_every_setting_passes(proxy: str) -> None:
-    """A container with all that the configuration can ask for may be created, whatever its environment says."""
-    assert await post(proxy, written(body())) == 201
-
-
-ABUSES: dict[str, dict[str, Any]] = {
-    "privileged": {"Privileged": True},
-    "in another case": {"priVILEGED": True},
-    "the host's folders": {"Binds": ["/:/host"]},
-    "a bind mount": {"Mounts": [{"Type": "bind", "Source": "/", "Target": "/host"}]},
-    "another volume": {"Mounts": [{"Type": "volume", "Source": "secrets", "Target": "/secrets"}]},
-    "a volume that is a folder": {
-        "Mounts": [{"Type": "volume", "Source": "fusewire-runs", "VolumeOptions": {"DriverConfig": {}}}]
-    },
-    "another's volumes": {"VolumesFrom": ["fusewire_stack-webhook-1"]},
-    "the host's processes": {"PidMode": "host"},
-    "the host's network": {"NetworkMode": "host"},
-    "capabilities": {"CapAdd": ["SYS_ADMIN"]},
-    "no capability dropped": {"CapDrop": []},
-    "devices": {"Devices": [{"PathOnHost": "/dev/sda"}]},
-    "no confinement": {"SecurityOpt": ["seccomp=unconfined"]},
-    "another runtime": {"Runtime": "other"},
-}
-
-
-@pytest.mark.parametrize("abuse", ABUSES)
-async def test_what_would_make_root_of_the_webhook(proxy: str, engine: EngineDouble, abuse: str) -> None:
-    """A container that reaches beyond itself is refused, also where the forbidden key stands a second time."""
-    plain = body()
-    changed = plain | {"HostConfig": plain["HostConfig"] | ABUSES[abuse]}
-    assert await post(proxy, written(changed)) == 403
-    twice = written(plain)[:-1] + f', "HostConfig": {written(ABUSES[abuse])}}}'
-    assert await post(proxy, twice) == 403
-    assert not engine.containers
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("headers", [0, 6_000, 60_000])
+@pytest.mark.parametrize("padding", [10, 90_000, 1_500_000])
+async def test_a_forbidden_key_behind_much_else(
+    tapped: str, wire: Wiretap, headers: int, padding: int, chunked: bool
+) -> None:
+    """However long headers and body are and however they are sent, nothing of a body goes unread."""
+    body = (BODY[:-1] + ', "HostConfig": {"Privileged": true}' + " " * padding + "}").encode()
+    late = (BODY[:-1] + " " * padding + ', "HostConfig": {"Privileged": true}}').encode()
+    many = [f"X-{n}: {'x' * 1000}" for n in range(headers // 1000)]
+    for one in (body, late):
+        if chunked:
+            parts = [one[at : at + 30_000] for at in range(0, len(one), 30_000)]
+            sent = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+            answer = await send(tapped, request(CREATE, sent, *many, "Transfer-Encoding: chunked"))
+        else:
+            answer = await send(tapped, request(CREATE, one, *many, f"Content-Length: {len(one)}"))
+        assert status(answer) in {0, 400, 403, 413}
+    assert wire.heard == []
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("headers", "body"),
     [
-        written(body())[:-1] + r', "\u0048ostConfig": {"Privile\u0067ed": true}}',
-        written(body())[:-1] + ', "HostConfig": {"Device\u017f": [{"PathOnHost": "/dev/sda"}]}}',
-        written(body() | {"Image": "other:1"}),
-        written(body())[:-1] + ', "image": "other:1"}',
-        "{}",
+        ("Content-Length: 4\r\nTransfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 4", b"5\r\nhello\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: xchunked", b"0\r\n\r\n"),
+        ("Transfer-Encoding: chunked, identity", b"0\r\n\r\n"),
+        ("Transfer-Encoding : chunked", b"0\r\n\r\n"),
+        ("Transfer-Encoding: chunked", b"0;x\n\r\n\r\n"),
+        ("Content-Length: 3\r\nContent-Length: 0", b"abc"),
+        ("Content-Length: +3", b"abc"),
+        ("X: a\nContent-Length: 10", b""),
+        ("X: a\r\n Content-Length: 10", b""),
+        ("Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings, close\r\nHTTP2-Settings: x", b""),
+        ("Expect: 100-continue\r\nContent-Length: 0", b""),
     ],
-    ids=["escaped", "long s", "another image", "another image twice", "nothing"],
 )
-async def test_disguises(proxy: str, engine: EngineDouble, data: str) -> None:
-    """What Docker would read as a forbidden key, or another image, is refused however it is written."""
-    assert await post(proxy, data) == 403
-    assert not engine.containers
+async def test_a_second_request_inside_the_first(tapped: str, wire: Wiretap, headers: str, body: bytes) -> None:
+    """Whatever two readers could take for the end of a request, the engine hears at most one plain ``_ping``."""
+    first = f"GET /_ping HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode() + body
+    answer = await send(tapped, first + request("/v1.41/containers/create?name=x", BODY.encode()))
+    assert status(answer) in {100, 201, 400}
+    assert len(wire.heard) <= 1
+    for heard in wire.heard:
+        assert heard.startswith(b"GET /_ping HTTP/1.1\r\n")
+        assert heard.endswith(b"\r\n\r\n")
+        assert b"upgrade" not in heard.lower()
 
 
-async def test_a_body_that_is_too_long_to_be_looked_at(proxy: str, engine: EngineDouble) -> None:
-    """A forbidden key behind more than the proxy can hold does not get through."""
-    long = written(body() | {"Env": ["A=" + "x" * 300_000]})[:-1] + ', "HostConfig": {"Privileged": true}}'
-    assert await post(proxy, long) in {400, 403, 413}
-    assert not engine.containers
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1.41/info"),
+        ("GET", "/v1.41/images/json"),
+        ("POST", "/v1.41/images/create?fromImage=evil"),
+        ("POST", "/v1.41/build"),
+        ("POST", "/v1.41/session"),
+        ("POST", "/v1.41/grpc"),
+        ("GET", "/v1.41/containers/json?all=1"),
+        ("GET", "/v1.41/containers/json?all=1&filters=" + quote('{"label":["fusewire.run=r"],"label":["x"]}')),
+        ("GET", "/v1.41/containers/json?all=1&filters=" + quote('{"label":["fusewire.run=r"],"name":["x"]}')),
+        ("GET", "/v1.41/containers/database/json"),
+        ("POST", "/v1.41/containers/database/kill?signal=SIGKILL"),
+        ("DELETE", "/v1.41/containers/database?v=1"),
+        ("DELETE", "/v1.41/containers/fusewire-r-0?v=1&force=1"),
+        ("POST", "/v1.41/containers/fusewire_stack-webhook-1/kill?signal=SIGKILL"),
+        ("POST", "/v1.41/containers/fusewire-r-0/kill?signal=SIGSTOP"),
+        ("POST", "/v1.41/containers/fusewire-r-0/exec"),
+        ("POST", "/v1.41/containers/fusewire-r-0/attach?stream=1&stdin=1"),
+        ("GET", "/v1.41/containers/fusewire-r-0/attach/ws"),
+        ("GET", "/v1.41/containers/fusewire-r-0/export"),
+        ("POST", "/v1.41/containers/fusewire-r-0/update"),
+        ("POST", "/v1.41/containers/fusewire-r-0/rename?name=x"),
+        ("GET", "/v1.41/containers/fusewire-r-0/archive?path=/"),
+        ("PUT", "/v1.41/containers/fusewire-r-0/archive?path=/"),
+        ("GET", "/v1.41/containers/fusewire-r-0/logs?stdout=1&stderr=1&tail=1&follow=1"),
+        ("GET", "/v1.41/containers/fusewire-r-0/../../info"),
+        ("GET", "/v1.41/containers/fusewire-r-0%2f..%2f../json"),
+        ("GET", "/v1.41/containers/fusewire-r-0/%6ason"),
+        ("GET", "//v1.41/containers/fusewire-r-0/json"),
+        ("GET", "/v1.41//containers/fusewire-r-0/json"),
+        ("GET", "/v1.41/containers/fusewire-r-0/json/"),
+        ("GET", "/v1.41/containers/fusewire-r-0/json?size=1"),
+        ("GET", "/v1.41/containers/fusewire-r-0/json#"),
+        ("GET", "http://docker/v1.41/containers/fusewire-r-0/json"),
+        ("GET", "/containers/fusewire-r-0/json"),
+        ("GET", "/v1.24/containers/fusewire-r-0/json"),
+        ("GET", "/v1.99/containers/fusewire-r-0/json"),
+        ("POST", "/v1.23/containers/fusewire-r-0/start"),
+        ("POST", "/v1.41/exec/1/start"),
+        ("GET", "/v1.41/volumes"),
+        ("POST", "/v1.41/volumes/create"),
+        ("POST", "/v1.41/networks/create"),
+        ("POST", "/v1.41/networks/fusewire_stack_watch/connect"),
+        ("POST", "/v1.41/containers/create"),
+        ("POST", "/v1.41/containers/create?name=database"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0&name=db"),
+        ("POST", "/v1.41/containers/create?%6eame=db&name=fusewire-r-0"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0&platform=x"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0%00"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0%0a"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0;x"),
+        ("POST", "/v1.41/containers/create?name=fusewire-r-0&x"),
+        ("post", "/v1.41/containers/create?name=fusewire-r-0"),
+        ("HEAD", "/_ping"),
+        ("GET", "/_ping?x"),
+        ("CONNECT", "docker:80"),
+        ("OPTIONS", "*"),
+    ],
+)
+async def test_other_calls(method: str, target: str, tapped: str, wire: Wiretap, said: list[str]) -> None:
+    """Calls that the actuator does not make are refused, and never reach the engine."""
+    with pytest.raises(Refused):
+        said_anew(method, target, BODY.encode(), Creation(ALLOWED))
+    answer = await send(tapped, request(target, BODY.encode(), method=method))
+    assert status(answer) in {400, 403}
+    assert (status(answer) == 403) == bool(said)
+    assert wire.heard == []
+
+
+async def test_what_is_not_json_reaches_no_engine(tapped: str, wire: Wiretap) -> None:
+    """A creation that asks for more is refused with the key's name; no other call has a body."""
+    answer = await send(tapped, request(CREATE, b'{"HostConfig": {"Privileged": true}}'))
+    assert status(answer) == 403
+    assert b"Image must be given" in answer
+    assert wire.heard == []
+    assert status(await send(tapped, request("/v1.41/containers/fusewire-r-0/start", BODY.encode()))) == 201
+    assert wire.heard[0].endswith(b"\r\n\r\n")
 
 
 async def test_the_refusal_is_understood(proxy: str, tmp_path: Path) -> None:
@@ -172,49 +288,85 @@ async def test_the_refusal_is_understood(proxy: str, tmp_path: Path) -> None:
     section = dataclasses.replace(SECTION, endpoint=f"tcp://{proxy}", image="other:1")
     actuator = DockerActuator({"r": section})
     launch = dataclasses.replace(LAUNCH, run_dir=str(tmp_path / "r"))
-    with pytest.raises(ActuatorError, match=r"POST /containers/create is refused by the socket proxy"):
+    with pytest.raises(ActuatorError, match=r"POST /containers/create is refused .*: Image: .* by ALLOWED_IMAGES"):
         await actuator.start(launch)
     assert await actuator.find("r", 0, launch.run_dir) is None
     await actuator.close()
 
 
-async def test_names_of_others(proxy: str, engine: EngineDouble) -> None:
-    """Only containers named fusewire-… are created."""
-    assert await post(proxy, written(body()), name="database") == 403
-    assert not engine.containers
+async def test_an_engine_that_is_away(tmp_path: Path, said: list[str]) -> None:
+    """Without the engine the proxy answers 503, which the actuator takes for a moment's absence."""
+    async with proxied(tmp_path / "nothing.sock", said) as address:
+        assert status(await send(address, request("/_ping", method="GET"))) == 503
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/info"),
-        ("GET", "/images/json"),
-        ("POST", "/images/create?fromImage=evil"),
-        ("POST", "/build"),
-        ("GET", "/containers/json?all=1"),
-        ("GET", "/containers/database/json"),
-        ("POST", "/containers/database/kill"),
-        ("DELETE", "/containers/database"),
-        ("POST", "/containers/fusewire_stack-webhook-1/kill"),
-        ("POST", "/containers/fusewire-r-0/exec"),
-        ("POST", "/containers/fusewire-r-0/update"),
-        ("GET", "/containers/fusewire-r-0/archive?path=/"),
-        ("PUT", "/containers/fusewire-r-0/archive?path=/"),
-        ("GET", "/containers/fusewire-r-0/../../info"),
-        ("GET", "/containers/fusewire-r-0%2f..%2f../json"),
-        ("POST", "/exec/1/start"),
-        ("GET", "/volumes"),
-        ("POST", "/volumes/create"),
-        ("POST", "/networks/create"),
-    ],
-)
-async def test_other_calls(proxy: str, engine: EngineDouble, method: str, path: str) -> None:
-    """Calls that the actuator does not make are refused, and never reach the engine."""
-    host, port = proxy.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))  # as written: no client tidies the path
-    writer.write(
-        f"{method} /v1.41{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+async def test_half_an_answer(tmp_path: Path, said: list[str]) -> None:
+    """Where the engine is cut off in the middle of an answer, so is the caller: a part is no whole."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
+        writer.close()
+
+    async with await asyncio.start_unix_server(half, tmp_path / "half.sock"):
+        async with proxied(tmp_path / "half.sock", said) as address:
+            target = "/v1.41/containers/fusewire-r-0/json"
+            answer = await send(address, request(target, method="GET"))
+        assert not answer.endswith(b"0\r\n\r\n")
+        assert b"Content-Length: 4" not in answer
+
+
+async def started(**environment: str) -> asyncio.subprocess.Process:
+    """The proxy as the stack starts it."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("ALLOWED_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fusewire_webhook.socket_proxy", env=bare | environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def test_a_process_without_settings() -> None:
+    """What must be set and is not, is named, and nothing is served."""
+    process = await started(ALLOWED_IMAGES="(")
+    said = (await process.communicate())[1].decode()
+    assert process.returncode == 2
+    assert "ALLOWED_IMAGES is no regular expression" in said
+    assert "ALLOWED_VOLUMES is not set" in said
+
+
+async def test_the_process(engine: EngineDouble, tmp_path: Path) -> None:
+    """It serves, logs what it refuses, and ends by SIGTERM at once although somebody waits."""
+    await engine.listen(tmp_path / "docker.sock")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = await started(
+        LISTEN=address,
+        DOCKER_SOCKET=str(tmp_path / "docker.sock"),
+        ALLOWED_IMAGES=IMAGE,
+        ALLOWED_VOLUMES="fusewire-runs",
+        ALLOWED_NETWORK="fusewire-trainers",
     )
-    assert (await reader.read()).startswith(b"HTTP/1.1 403")
-    writer.close()
-    assert engine.calls == []
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(OSError):
+                assert status(await send(address, request("/_ping", method="GET"))) == 200
+                break
+            await asyncio.sleep(0.05)
+        assert status(await send(address, request("/v1.41/info", method="GET"))) == 403
+        asleep = json.dumps(container(dataclasses.replace(LAUNCH, argv=("sleep", "60")), SECTION, start="mark"))
+        assert status(await send(address, request(CREATE, asleep.encode()))) == 201
+        assert status(await send(address, request("/v1.41/containers/fusewire-r-0/start"))) == 204
+        wait = request("/v1.41/containers/fusewire-r-0/wait?condition=not-running")
+        waiting = asyncio.create_task(send(address, wait))
+        while True:
+            if "POST /containers/fusewire-r-0/wait" in engine.calls:
+                break
+            await asyncio.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, errors = await process.communicate()
+        assert status(await waiting) == 0
+    assert process.returncode == 0
+    assert errors == b""
+    assert b"refused: GET '/v1.41/info'" in out
+    assert b"POST /v1.41/containers/fusewire-r-0/start" in out

@@ -1,6 +1,6 @@
 """The few calls of the Docker Engine API that an actuator needs: https://docs.docker.com/reference/api/engine/
 
-Over a unix socket, or TCP to a socket proxy. Nothing here knows what a run is. ``compose/socket-proxy/haproxy.cfg``
+Over a unix socket, or TCP to a socket proxy. Nothing here knows what a run is. ``fusewire_webhook.socket_proxy``
 allows exactly these calls: change both together.
 """
 
@@ -148,8 +148,7 @@ class EngineApi:
         answer = await self._send(method, f"/v{self._version}{path}", params=params, body=body, seconds=bound)
         if answer.status == 403:  # the engine itself never says so
             raise EngineError(
-                f"{method} {path} is refused by the socket proxy at {self.endpoint}: "
-                "image, volumes and network must be among those that it allows",
+                f"{method} {path} is refused by the socket proxy at {self.endpoint}: {_said(answer.body)}",
                 status=403,
             )
         if answer.status not in ok:
@@ -168,8 +167,7 @@ class EngineApi:
         if self._session is None:
             self._session = _session(self.endpoint)
         base = "http://docker" if self.endpoint.startswith("unix://") else f"http://{_after_scheme(self.endpoint)}"
-        # ensure_ascii=False: the proxy refuses escapes, behind which a body could hide a key from it
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
             async with self._session.request(
