@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Event, StepsWatched
+from fusewire_webhook.breaker.events import Event, RolledBack, StepsWatched, StopConfirmed
 from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.postmortem import postmortem_path
@@ -81,13 +81,33 @@ async def test_written_after_restart_and_again_once_watched(tmp_path: Path) -> N
         *before, watched = recovered()
         desk.hear(*before)
         await until(lambda: desk.done == [(RUN, 0)])
-        desk.hear(*before, watched)
+        desk.writer.stored(RUN, 11, watched, fold([*before, watched]))
         await until(lambda: len(desk.done) == 2)
         later = StepsWatched(at=TRIP + 15, attempt=1, step=30, watched=5)
         desk.writer.stored(RUN, 12, later, fold([*before, watched, later]))
         await asyncio.sleep(0.05)
     assert desk.done == [(RUN, 0), (RUN, 0)]
     assert desk.count("postmortems") == 2
+
+
+@pytest.mark.parametrize("until_event", [StopConfirmed, RolledBack])
+async def test_written_while_the_restart_waits(tmp_path: Path, until_event: type[Event]) -> None:
+    """A back-off, a purge or a pause may hold the restart for hours: once the trainer is stopped there is one."""
+    story = recovered()
+    last = max(number for number, event in enumerate(story) if isinstance(event, until_event))
+    desk = Desk(tmp_path)
+    async with desk.open():
+        desk.hear(*story[: last + 1])
+        await until(lambda: (RUN, 0) in desk.done)
+
+
+async def test_start_from_a_snapshot_wants_nothing(tmp_path: Path) -> None:
+    """What is rolled back without a trip, and what a person stops for good, has no postmortem."""
+    desk = Desk(tmp_path)
+    async with desk.open():
+        desk.hear(*recovered()[:5])
+        await asyncio.sleep(0.05)
+    assert desk.begun == []
 
 
 async def test_lockout_is_written_before_the_webhook_ends(tmp_path: Path) -> None:
@@ -159,10 +179,12 @@ async def test_killed_webhook_makes_up_for_it(tmp_path: Path) -> None:
     there.write_text("")
     tripped, healthy = fold(recovered()), fold(recovered()[:3])
     views = [view_of("missing", 1, tripped), view_of("written", 1, tripped), view_of("healthy", 1, healthy)]
-    desk = Desk(tmp_path, *views, view_of("locked", 1, fold(locked())))
+    views += [view_of("locked", 1, fold(locked())), view_of("stopping", 1, fold(recovered()[:-4]))]
+    views += [view_of("waiting", 1, fold(recovered()[:-2]))]
+    desk = Desk(tmp_path, *views)
     async with desk.open():
-        await until(lambda: len(desk.done) == 2)
-    assert desk.done == [("missing", 0), ("locked", 0)]
+        await until(lambda: ("waiting", 1) in desk.done)  # which has not tripped: the child says so
+    assert desk.done == [("missing", 0), ("locked", 0), ("stopping", 0), ("waiting", 0), ("waiting", 1)]
 
 
 async def test_address_is_announced_to_its_owner_alone(tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from fusewire_webhook.breaker.events import AttemptStarted, Event, StepsWatched, WouldHaveActed
+from fusewire_webhook.breaker.events import (
+    AttemptStarted,
+    Event,
+    RolledBack,
+    StepsWatched,
+    StopConfirmed,
+    WouldHaveActed,
+)
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.postmortem import postmortem_path
@@ -39,7 +46,9 @@ Worker = Callable[[Task], Awaitable[tuple[int, str]]]
 
 
 class PostmortemWriter:
-    """Writes a postmortem after each trip's restart, again once the next attempt has been watched, and at lockout.
+    """Writes a postmortem once a tripped attempt is stopped and rolled back, and at lockout.
+
+    The restart may wait long after that. It is written again at the restart, and once the next attempt has been watched.
 
     Args:
         views: every guarded run, as the engine sees it.
@@ -77,7 +86,11 @@ class PostmortemWriter:
     def stored(self, run: str, _seq: int, event: Event, state: RunState) -> None:
         """The engine's listener: notes what is wanted, nothing else."""
         before, self._phases[run] = self._phases.get(run, ""), state.phase
-        if isinstance(event, AttemptStarted) and event.attempt > 0:
+        if isinstance(event, StopConfirmed) and state.phase == "open":
+            self._want(run, event.attempt)
+        elif isinstance(event, RolledBack) and state.phase == "open" and state.attempt > 0:
+            self._want(run, state.attempt - 1)  # the state names the attempt that is to start
+        elif isinstance(event, AttemptStarted) and event.attempt > 0:
             self._unwatched[run] = event.attempt
             self._want(run, event.attempt - 1)
         elif isinstance(event, StepsWatched) and self._unwatched.get(run) == event.attempt:
@@ -104,10 +117,12 @@ class PostmortemWriter:
         """What a webhook that was killed did not come to."""
         found = []
         for view in views:
-            attempt = view.attempt if view.state == "locked" else view.attempt - 1
-            tripped = sum(view.trips.values()) or view.lockouts
-            if tripped and attempt >= 0 and not postmortem_path(self._folder.root / view.run, attempt).exists():
-                found.append((view.run, attempt))
+            if not (sum(view.trips.values()) or view.lockouts):
+                continue
+            before, now = view.attempt - 1, view.attempt  # while open it is either, and the child tells
+            attempts = {"locked": (now,), "open": (before, now)}.get(view.state, (before,))
+            run_dir = self._folder.root / view.run
+            found += [(view.run, a) for a in attempts if a >= 0 and not postmortem_path(run_dir, a).exists()]
         return found
 
     def _want(self, run: str, attempt: int) -> None:
