@@ -228,6 +228,8 @@ async def test_a_second_request_inside_the_first(tapped: str, wire: Wiretap, hea
         ("POST", "/v1.41/containers/fusewire-r-0/rename?name=x"),
         ("GET", "/v1.41/containers/fusewire-r-0/archive?path=/"),
         ("PUT", "/v1.41/containers/fusewire-r-0/archive?path=/"),
+        ("HEAD", "/v1.41/containers/fusewire-r-0/archive?path=/é"),
+        ("HEAD", "/v1.41/containers/fusewire-r-0/archive?path=%ff"),
         ("GET", "/v1.41/containers/fusewire-r-0/logs?stdout=1&stderr=1&tail=1&follow=1"),
         ("GET", "/v1.41/containers/fusewire-r-0/../../info"),
         ("GET", "/v1.41/containers/fusewire-r-0%2f..%2f../json"),
@@ -281,6 +283,17 @@ async def test_what_is_not_json_reaches_no_engine(tapped: str, wire: Wiretap) ->
     assert wire.heard == []
     assert status(await send(tapped, request("/v1.41/containers/fusewire-r-0/start", BODY.encode()))) == 201
     assert wire.heard[0].endswith(b"\r\n\r\n")
+
+
+async def test_a_refusal_is_one_line(tapped: str, said: list[str]) -> None:
+    """What is refused cannot write lines of its own into the log, nor long ones."""
+    evil = "x\nPOST /v1.41/containers/create?name=innocent" + "y" * 1000
+    for changed in ({evil: 1}, {"Labels": {evil: ""}}, {"Labels": {evil: 1}}):
+        body = json.dumps(json.loads(BODY) | changed).encode()
+        assert status(await send(tapped, request(CREATE, body))) == 403
+    assert status(await send(tapped, request("/v1.41/info?é" + "y" * 1000))) in {400, 403}
+    assert len(said) >= 3
+    assert all("\n" not in line and len(line) < 1000 for line in said)
 
 
 async def test_the_refusal_is_understood(proxy: str, tmp_path: Path) -> None:

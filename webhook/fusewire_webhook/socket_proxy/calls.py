@@ -18,7 +18,7 @@ OLDEST_VERSION = (1, 41)
 """Of Docker Engine 20.10. Older versions give some calls another meaning; newer than the actuator's may."""
 
 _NAME = r"fusewire-[a-zA-Z0-9_.-]+"
-_TARGET = re.compile(r"/v([0-9]{1,3})\.([0-9]{1,3})(/[a-zA-Z0-9_./-]+)(?:\?([^#]*))?")
+_TARGET = re.compile(r'/v([0-9]{1,3})\.([0-9]{1,3})(/[a-zA-Z0-9_./-]+)(?:\?([!"$-~]*))?')
 
 
 @dataclass(frozen=True, kw_only=True)

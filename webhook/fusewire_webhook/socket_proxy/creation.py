@@ -77,7 +77,7 @@ class Creation:
         self._shape(body, "")
         for key, value in body["Labels"].items():
             if self._labels.fullmatch(f"{key}={value}") is None:
-                raise Refused(f"Labels.{key}: its value is not allowed by ALLOWED_LABELS")
+                raise Refused(f"Labels[{key!r}]: its value is not allowed by ALLOWED_LABELS")
         return written
 
 

@@ -67,7 +67,7 @@ class SocketProxy:
         try:
             call = said_anew(request.method, request.raw_path, await request.read(), self._creation)
         except Refused as refused:
-            self._say(f"refused: {asked}: {refused}")
+            self._say(f"refused: {asked}: {refused!s:.300}")
             return web.json_response({"message": str(refused)}, status=403)
         if call.changes:
             self._say(f"{call.method} {call.target}")

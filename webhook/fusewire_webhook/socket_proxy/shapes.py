@@ -81,7 +81,7 @@ def mapping(check_key: Check, check_value: Check) -> Check:
             _refuse(path)
         for key, one in value.items():
             check_key(key, f"a key of {path}")
-            check_value(one, f"{path}.{key}")
+            check_value(one, f"{path}[{key!r}]")
 
     return check
 
