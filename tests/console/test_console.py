@@ -370,6 +370,25 @@ async def test_postmortems_are_linked(tmp_path: Path, open_page: OpenPage) -> No
         await page.shows("what happened to attempt 0")
 
 
+async def test_a_notification_leads_to_the_postmortem(tmp_path: Path, open_page: OpenPage) -> None:
+    """Its link asks for the token, waits for the postmortem that is being written, and opens it by itself."""
+    async with site(tmp_path, RUN, token=TOKEN) as served:
+        page = await open_page(served, f"/#/postmortem/{RUN}/1")
+        await sign_in(page)
+        await page.shows("It is not written yet; it opens here as soon as it is.")
+        for attempt in (0, 1):
+            report = postmortem_path(served.runs_dir / RUN, attempt)
+            report.parent.mkdir(exist_ok=True)
+            report.write_text(f"<!doctype html><title>x</title><p>what happened to attempt {attempt}")
+            if attempt == 0:
+                await asyncio.sleep(2.5)  # it is not the one that is waited for
+        await page.shows("what happened to attempt 1")
+        await page.open(f"{served.url}/#/postmortem/{RUN}")
+        await page.shows("what happened to attempt 1")
+        await page.open(f"{served.url}/#/postmortem/acrobot/0")
+        await page.shows("acrobot", within=".empty")
+
+
 async def test_a_run_that_is_not_guarded(tmp_path: Path, open_page: OpenPage) -> None:
     """An old link says so, and a broken one leads to the list."""
     async with site(tmp_path, RUN) as served:

@@ -117,7 +117,7 @@ async def test_a_trip_is_acted_on_and_told(paging: Paging) -> None:
     text, html = paging.mailbox.body("plain"), paging.mailbox.body("html")
     assert "rolls back to the last stable snapshot" in text
     assert "/#/run/cartpole" in text
-    assert '<a href="https://fusewire.example.org/#/run/cartpole">' in html
+    assert '<a href="http://127.0.0.1:9095/#/postmortem/cartpole/0">' in html
 
 
 async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:

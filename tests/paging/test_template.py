@@ -24,15 +24,22 @@ def render(tmp_path: Path) -> Render:
     """Render a template of ours; labels that all alerts share are common, as Alertmanager has it."""
 
     def make(
-        name: str, *alerts: dict[str, str], status: str = "firing", summary: str = "", kind: str = "text"
+        name: str,
+        *alerts: dict[str, str],
+        status: str = "firing",
+        summary: str = "",
+        kind: str = "text",
+        over: tuple[dict[str, str], ...] = (),
     ) -> str:
+        alerts += over
         common = dict(set(alerts[0].items()).intersection(*(set(alert.items()) for alert in alerts)))
         data: dict[str, Any] = {
             "receiver": "people", "status": status, "groupLabels": {}, "commonLabels": common,
             "commonAnnotations": {}, "externalURL": "http://alertmanager",
             "alerts": [
                 {
-                    "status": status, "labels": labels, "generatorURL": "", "fingerprint": "0",
+                    "status": "resolved" if labels in over else status, "labels": labels,
+                    "generatorURL": "", "fingerprint": "0",
                     "annotations": {
                         "summary": summary or f"{labels.get('run', '')}: {labels['alertname']} was seen",
                         "runbook_url": f"docs/runbooks/{labels['alertname']}.md",
@@ -104,11 +111,48 @@ def test_the_text_says_what_was_done_and_what_to_do(
     assert do in todo
 
 
+CONSOLE = "http://127.0.0.1:9095"
+"""Where the compose stack serves it."""
+
+
 def test_links(render: Render) -> None:
-    """The run in the console (with its postmortem) and the runbook are one touch away."""
+    """Postmortem, run and runbook are one touch away; the addresses are those of a plain compose start."""
     lines = render("text", TRIP).splitlines()
-    assert "Run and postmortem: https://fusewire.example.org/#/run/cartpole" in lines
-    assert "Runbook: https://runbooks.example.org/fusewire/KLSpike.md" in lines
+    assert f"Postmortem: {CONSOLE}/#/postmortem/cartpole/0" in lines
+    assert f"Run: {CONSOLE}/#/run/cartpole" in lines
+    assert "Runbook: http://127.0.0.1:3000/public/runbooks/KLSpike.md" in lines
+
+
+@pytest.mark.parametrize(
+    ("alerts", "linked"),
+    [
+        ([LOCKED], f"{CONSOLE}/#/postmortem/cartpole"),
+        ([TRIP, TRIP | {"attempt": "1"}], f"{CONSOLE}/#/postmortem/cartpole"),
+        ([WARNING], None),
+        ([DOWN], None),
+    ],
+)
+def test_a_postmortem_is_linked_where_there_is_one(
+    render: Render, alerts: list[dict[str, str]], linked: str | None
+) -> None:
+    """Without one attempt the newest postmortem is meant; what trips nothing has none."""
+    lines = render("text", *alerts).splitlines()
+    found = [line for line in lines if line.startswith("Postmortem: ")]
+    assert found == ([f"Postmortem: {linked}"] if linked else [])
+    assert (f'href="{linked}"' in render("html", *alerts, kind="html")) == bool(linked)
+
+
+def test_what_is_over_is_not_told_as_firing(render: Render) -> None:
+    """Of a group in which one alert is over and another one fires, only the second one is told."""
+    over = (WARNING | {"alertname": "ThroughputDrop"},)
+    for kind in ("text", "html"):
+        shown = render(kind, WARNING, over=over, kind=kind)
+        assert "ReturnDrawdown was seen" in shown
+        assert "ThroughputDrop" not in shown
+    assert render("title", WARNING, over=over) == "[warning] cartpole: ReturnDrawdown"
+    many = [WARNING | {"alertname": f"Alert{number}"} for number in range(6)]
+    assert "and others: 6 in all" in render("text", *many, over=over)
+    assert render("title", *many, over=over) == "[warning] cartpole: 6 alerts"
 
 
 def test_a_full_address_of_a_runbook_is_kept(render: Render, tmp_path: Path) -> None:
@@ -154,4 +198,4 @@ def test_markup_in_a_name_stays_text(render: Render) -> None:
     Tags().feed(shown)
     assert "img" not in found
     assert html.escape(name) in shown
-    assert found.count("a") == 2
+    assert found.count("a") == 3

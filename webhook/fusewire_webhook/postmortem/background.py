@@ -48,7 +48,7 @@ Worker = Callable[[Task], Awaitable[tuple[int, str]]]
 class PostmortemWriter:
     """Writes a postmortem once a tripped attempt is stopped and rolled back, and at lockout.
 
-    The restart may wait long after that. It is written again at the restart, and once the next attempt has been watched.
+    The restart may wait long after that. It is written again at the restart, and once the next attempt was watched.
 
     Args:
         views: every guarded run, as the engine sees it.

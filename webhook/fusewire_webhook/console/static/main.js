@@ -3,6 +3,7 @@
 import { h, arrange, setText } from "./dom.js";
 import { fleet } from "./fleet.js";
 import { whenSignedOut } from "./net.js";
+import { postmortemPage } from "./postmortem.js";
 import { runPage } from "./run.js";
 import { askForToken, begin, whenSignedIn } from "./signin.js";
 import * as store from "./store.js";
@@ -37,21 +38,26 @@ const stream = new Stream({
   signedOut: () => askForToken("Your session has ended. Sign in again; what you typed is still there."),
 });
 
-/** The run that the address names; null: all runs. */
-function named() {
-  const match = /^#\/run\/(.+)$/.exec(location.hash);
+/** What the address names: #/run/NAME, #/postmortem/NAME[/ATTEMPT]; everything else is all runs. */
+function page() {
+  const [, kind, name, attempt] = /^#\/(run|postmortem)\/([^/]+)(?:\/(\d*))?$/.exec(location.hash) ?? [];
+  const run = name && decoded(name);
+  if (!run) return fleet(main);
+  return kind === "run" ? runPage(main, run) : postmortemPage(main, run, attempt);
+}
+
+function decoded(text) {
   try {
-    return match && decodeURIComponent(match[1]);
+    return decodeURIComponent(text);
   } catch {
     return null;
   }
 }
 
 function route() {
-  const run = named();
   view?.leave();
   main.replaceChildren();
-  view = run === null ? fleet(main) : runPage(main, run);
+  view = page();
   view.update(new Set(store.runs.keys()));
 }
 
