@@ -67,6 +67,7 @@ def write_snapshot(run_dir: Path, step: int, attempt: int, *, watermark: Any = N
     )
     with writer.folder(step, replay_watermark=watermark) as folder:
         (folder / "state.bin").write_bytes(f"{step} of {attempt}".encode())
+    writer.close()
     return snapshot_name(step, attempt)
 
 

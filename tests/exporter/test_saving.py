@@ -12,8 +12,9 @@ import torch
 
 import fusewire
 from fusewire.snapshots import read_manifest, snapshot_name
+from fusewire.snapshots.verification import verify_files
 
-from .conftest import scrape
+from .conftest import Trainer, scrape
 
 Attach = Callable[..., fusewire.Run]
 
@@ -27,6 +28,7 @@ def test_a_folder(attach: Attach, tmp_path: Path) -> None:
         run.step(step, episode_return=100.0)
     with run.snapshot(10, replay_watermark=77) as folder:
         (folder / "state.bin").write_bytes(b"weights")
+    run.complete()
     snapshot = tmp_path / "snapshots" / snapshot_name(10, 0)
     assert (snapshot / "state.bin").read_bytes() == b"weights"
     manifest = read_manifest(snapshot)
@@ -36,6 +38,23 @@ def test_a_folder(attach: Attach, tmp_path: Path) -> None:
     assert (seen["rl_snapshots_total"], seen["rl_snapshot_last_step"]) == (1, 10)
     assert seen["rl_snapshot_stall_seconds_count"] == 1
     assert seen["rl_snapshot_in_flight"] == 0
+
+
+def test_the_process_ends_right_after_a_folder(train: Callable[..., Trainer]) -> None:
+    """A trainer that exits, or dies, while its last folder is being finished still leaves a whole snapshot."""
+    for step, end in enumerate(("sys.exit(0)", "raise ValueError")):
+        trainer = train(
+            f"""
+            import sys, fusewire
+            run = fusewire.attach()
+            with run.snapshot({step}) as folder:
+                (folder / "state").write_bytes(bytes(64 << 20))
+            {end}
+            """
+        )
+        assert trainer.wait()[0] == step
+        snapshot = trainer.run_dir / "snapshots" / snapshot_name(step, 0)
+        assert verify_files(snapshot, read_manifest(snapshot)).ok
 
 
 def test_a_body_that_fails(attach: Attach, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,6 +132,7 @@ def test_save_and_resume(attach: Attach, tmp_path: Path) -> None:
     assert seen["rl_episode_return_smoothed"] == 150.0
     with second.snapshot(30) as folder:
         (folder / "state").write_text("state")
+    second.close()
     assert read_manifest(tmp_path / "snapshots" / snapshot_name(30, 1)).parent == snapshot.name
 
 

@@ -44,9 +44,11 @@ def save(run_dir: Path, files: FileLayer) -> None:
 
 
 def folder(run_dir: Path, files: FileLayer) -> None:
-    with writer(run_dir, files=files).folder(1) as path:
+    one = writer(run_dir, files=files)
+    with one.folder(1) as path:
         (path / "inner").mkdir()
         (path / "inner" / "w.bin").write_bytes(b"w" * 100)
+    one.close()
 
 
 def adopt(run_dir: Path, files: FileLayer) -> None:

@@ -32,6 +32,7 @@ def test_the_last_rank_completes_whatever_the_order(tmp_path: Path, order: tuple
         assert SnapshotStore(tmp_path).list() == []
         with all_ranks[rank].folder(5, replay_watermark=rank) as folder:
             (folder / "part.bin").write_bytes(b"%d" % rank)
+        all_ranks[rank].close()
     store = SnapshotStore(tmp_path)
     assert [info.name for info in store.list()] == [NAME]
     manifest = store.manifest(NAME)

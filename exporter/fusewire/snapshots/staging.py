@@ -40,12 +40,10 @@ class Staging:
         rank: int = 0,
         incarnation: str = "0",
         files: FileLayer,
-        hash_threads: int = 1,
     ) -> None:
         self._draft = draft
         self._rank = rank
         self._files = files
-        self._hash_threads = hash_threads
         self._entries: dict[str, FileEntry] = {}
         self._incarnation = incarnation
         self._sharded = draft.ranks > 1
@@ -82,7 +80,7 @@ class Staging:
     def write(self, name: str, pieces: Iterable[memoryview], size: int) -> None:
         """Steps 2 to 4 for one file, from memory: each chunk is hashed while the cache still holds it."""
         path = self.content / name
-        hasher = FileHasher(size, threads=self._hash_threads)
+        hasher = FileHasher(size)
         with self._files.create(path) as file:
             for piece in pieces:
                 for start in range(0, len(piece), CHUNK_BYTES):
@@ -140,8 +138,8 @@ class Staging:
         taken = SIDECARS.intersection([*files, *folders])
         if taken and not self._sharded:
             raise SnapshotError(
-                f"{content / min(taken)}: fusewire's own file has this name in a snapshot; rename yours or put it into a "
-                "subfolder",
+                f"{content / min(taken)}: fusewire's own file has this name in a snapshot; rename yours or put it "
+                "into a subfolder",
                 reason="state",
             )
         for name in files:
@@ -150,7 +148,7 @@ class Staging:
             # 3. hash what was written without passing through here
             with open_beneath(content, name) as file:
                 size = (content / name).stat().st_size
-                self._entries[name] = hash_file(file, size, buffer=buffer, threads=self._hash_threads)
+                self._entries[name] = hash_file(file, size, buffer=buffer)
             # 4. its bytes reach the disk
             self._files.fsync(content / name)
 

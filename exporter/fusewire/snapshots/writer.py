@@ -78,31 +78,27 @@ class SnapshotWriter:
 
     @contextlib.contextmanager
     def folder(self, step: int, *, replay_watermark: Any = None, extra: Any = None) -> Iterator[Path]:
-        """A folder to write into; when the block ends it is hashed, made durable and renamed into place.
+        """A folder to write into; when the block ends it is hashed, made durable and renamed in the background.
 
-        Of several ranks each gets its own. An exception in the block removes the folder and goes on.
+        It waits for the one in flight, however long it takes. Leave the folder alone after the block. Of several
+        ranks each gets its own. An exception in the block removes the folder and goes on.
 
         Raises:
-            SnapshotError: the snapshot could not be written; nothing has its name.
+            SnapshotError: the folder cannot be made. What goes wrong after the block reaches the observer.
         """
         started = time.monotonic()
         self.wait()
         with self._stall(started):
-            staging = self._staging(step, replay_watermark, extra, hash_threads=2)
-            self._observer.in_flight(1)
+            staging = self._staging(step, replay_watermark, extra)
+            with self._reported(staging):
+                staging.open()
             try:
-                with self._reported(staging):
-                    staging.open()
-                try:
-                    yield staging.content
-                except BaseException as error:
-                    self._observer.failed("body", error)
-                    staging.abandon()
-                    raise
-                with self._reported(staging):
-                    self._finish(staging, started)
-            finally:
-                self._observer.in_flight(0)
+                yield staging.content
+            except BaseException as error:
+                self._observer.failed("body", error)
+                staging.abandon()
+                raise
+            self._start(staging, started)
 
     def save(
         self,
@@ -136,7 +132,7 @@ class SnapshotWriter:
             staging = self._staging(step, replay_watermark, extra)
             with self._reported(staging):
                 copy = self._buffer.copy(state)
-            self._start(staging, started, lambda: self._write_state(staging, copy, may_be_nonfinite))
+            self._start(staging, started, write=lambda: self._write_state(staging, copy, may_be_nonfinite))
         return True
 
     def adopt(
@@ -182,7 +178,7 @@ class SnapshotWriter:
                 if how == "rename":
                     self._files.remove_tree(path) if path.is_dir() else self._files.unlink(path)
 
-            self._start(staging, started, lambda: None, drop_source)
+            self._start(staging, started, afterwards=drop_source)
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -208,9 +204,7 @@ class SnapshotWriter:
         self._observer.failed("in_flight", SnapshotError(message, reason="in_flight"))
         return True
 
-    def _staging(
-        self, step: int, watermark: Any, extra: Any, *, reference: str | None = None, hash_threads: int = 1
-    ) -> Staging:
+    def _staging(self, step: int, watermark: Any, extra: Any, *, reference: str | None = None) -> Staging:
         self._remove_leftovers()
         name = snapshot_name(step, self._parameters.attempt)
         draft = Manifest(
@@ -235,7 +229,6 @@ class SnapshotWriter:
             rank=self._rank,
             incarnation=self._incarnation,
             files=self._files,
-            hash_threads=hash_threads,
         )
 
     def _remove_leftovers(self) -> None:
@@ -253,7 +246,8 @@ class SnapshotWriter:
         self,
         staging: Staging,
         started: float,
-        write: Callable[[], None],
+        *,
+        write: Callable[[], None] = lambda: None,
         afterwards: Callable[[], None] = lambda: None,
     ) -> None:
         def work() -> None:
