@@ -672,6 +672,29 @@ def test_a_persons_promotion_becomes_the_target() -> None:
     assert not world.command("promote", snapshot=name)
 
 
+def test_the_last_word_on_what_is_stable_is_the_target_however_old_the_snapshot() -> None:
+    """A person promotes an older candidate: the next divergence goes back to it, past the newer stable ones."""
+    world = trained(100)
+    world.train(150)
+    older = world.snapshot(promoted=False)
+    for step in (200, 300):
+        world.train(step)
+        world.snapshot(promoted=True)
+    assert world.command("promote", snapshot=older)
+    world.settle()
+    assert [snapshot.step for snapshot in world.state.promoted] == [100, 200, 300, 150]
+    assert world.alert().resumed_from == older
+    assert [snapshot.step for snapshot in world.state.promoted] == [100, 150]
+
+
+def test_a_journal_that_holds_no_order_of_promotion_folds_by_order_of_writing() -> None:
+    """Promotions that an earlier fusewire journaled mean what they meant then, and come before all later ones."""
+    world = running()
+    for name, step, sequence in (("b", 200, 0), ("a", 100, 0), ("d", 400, 4), ("c", 300, 3)):
+        world.submit(SnapshotPromoted(name=name, step=step, attempt=0, sequence=sequence))
+    assert [snapshot.name for snapshot in world.state.promoted] == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

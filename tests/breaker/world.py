@@ -66,6 +66,7 @@ class World:
     """Usable snapshots in order of writing."""
     stable: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
+    promotions: int = 0
     step: int = 0
     """Of the living attempt."""
 
@@ -107,9 +108,19 @@ class World:
         if snapshot not in self.disk:
             self.disk.append(snapshot)
         if promoted:
-            self.stable.add(snapshot.name)
-            self.submit(SnapshotPromoted(name=snapshot.name, step=snapshot.step, attempt=attempt))
+            self.submit(self._promote(snapshot, by="gate"))
         return snapshot.name
+
+    def _promote(self, snapshot: Snapshot, *, by: str) -> Event:
+        self.stable.add(snapshot.name)
+        self.promotions += 1
+        return SnapshotPromoted(
+            name=snapshot.name,
+            step=snapshot.step,
+            attempt=snapshot.attempt,
+            by=by,
+            sequence=self.promotions,
+        )
 
     def alert(self, **more: Any) -> RunState:
         """A trip alert of the present attempt, and all that follows."""
@@ -169,8 +180,7 @@ class World:
                 snapshot = next((s for s in self.disk if s.name == name), None)
                 if snapshot is None:
                     return SnapshotRejected(name=name, step=0, attempt=0, reasons=("it is gone",))
-                self.stable.add(name)
-                return SnapshotPromoted(name=name, step=snapshot.step, attempt=snapshot.attempt, by="ann")
+                return self._promote(snapshot, by="ann")
             case NoteWouldHave(words=words):
                 return WouldHaveActed(words=words)
         raise AssertionError(action)

@@ -200,5 +200,5 @@ def test_a_failed_deletion_is_finished_later(tmp_path: Path) -> None:
         SnapshotStore(tmp_path, files=FileLayer(before)).apply_retention(policy)
     store = SnapshotStore(tmp_path)
     assert [info.name for info in store.list()] == names[1:]
-    store.apply_retention(policy, running_attempt=0)
+    store.apply_retention(policy, attempt=0)
     assert sorted(path.name for path in (tmp_path / "snapshots").iterdir()) == names[1:]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +17,10 @@ from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore, pla
 from .support import promote, write
 
 
-def info(step: int, state: str = "promoted", *, attempt: int = 0, size: int = 10, time: float = 0) -> SnapshotInfo:
+def info(step: int, state: str = "promoted", *, attempt: int = 0, **more: Any) -> SnapshotInfo:
     name = snapshot_name(step, attempt)
-    return SnapshotInfo(name=name, step=step, attempt=attempt, path=Path(name), state=state, size=size, time=time)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"size": 10, "time": 0, **more}
+    return SnapshotInfo(name=name, step=step, attempt=attempt, path=Path(name), state=state, **given)  # type: ignore[arg-type]
 
 
 def kept(
@@ -64,6 +68,30 @@ def test_a_flood_of_candidates_does_not_starve_the_gate() -> None:
         assert [one.step for one in infos][:2] == [0, 1]
         assert infos[-1].step == step
         assert len(infos) == min(5, step + 1)
+
+
+def test_a_candidate_of_an_ended_attempt_does_not_starve_the_present_one() -> None:
+    """It can never be promoted: the present attempt's oldest candidate is the one that lives to be judged."""
+    infos = [info(50), info(100, "candidate")]
+    for step in range(110, 190, 10):
+        infos.append(info(step, "candidate", attempt=1))
+        doomed = plan_retention(infos, RetentionPolicy(keep_total=3), 0, (infos[1].name,), attempt=1)
+        infos = [one for one in infos if one.name not in doomed]
+        assert [one.step for one in infos[:3]] == [50, 100, 110]
+
+
+def test_a_candidate_of_an_ended_attempt_goes_before_one_that_waits() -> None:
+    """What the gate can still promote is worth more than what it cannot."""
+    infos = [info(50), info(100, "candidate"), *(info(step, "candidate", attempt=1) for step in (110, 120, 130))]
+    assert plan_retention(infos, RetentionPolicy(keep_total=4), 0, attempt=1) == (infos[1].name,)
+
+
+def test_the_last_promoted_is_the_last_one_that_was_promoted_however_old() -> None:
+    """A person promotes an older snapshot: it is the stable one, so it is kept, whatever was written after it."""
+    infos = [info(step, sequence=step // 100) for step in range(100, 700, 100)]
+    infos.insert(2, info(210, sequence=7))
+    assert kept(infos, RetentionPolicy(keep_promoted=1, keep_total=2)) == [210, 600]
+    assert kept(infos, RetentionPolicy(keep_promoted=3, keep_total=3)) == [210, 500, 600]
 
 
 def test_old_promoted_ones_thin_out_but_reach_back() -> None:
@@ -146,22 +174,67 @@ def test_whatever_the_policy_the_run_can_go_back_and_go_on(
     assert len(outside) <= max(policy.keep_total, 3 + len(protected))
 
 
+class Meanwhile(random.Random):
+    """Lets something happen in the middle of a sampled verification, when it chooses what to read."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__(1)
+        self._happens = happens
+
+    def sample(self, *args: Any, **more: Any) -> Any:
+        self._happens()
+        return super().sample(*args, **more)
+
+
 def test_the_store_deletes_what_the_plan_names(tmp_path: Path) -> None:
-    """Folders are gone, links still hold, and leftovers of earlier attempts are swept up."""
+    """Folders are gone, links still hold, what is in verification stays, and old leftovers are swept up."""
     names = [write(tmp_path, step) for step in range(1, 7)]
     promote(tmp_path, *names[:5])
-    store = SnapshotStore(tmp_path)
+    policy = RetentionPolicy(keep_promoted=1, keep_total=3)
+    deleted: list[str] = []
+    store = SnapshotStore(tmp_path, rng=Meanwhile(lambda: deleted.extend(store.apply_retention(policy, attempt=1))))
     store.set_active(names[0])
     for leftover in (".staging-step-000000000009-a000", ".trash-step-000000000009-a001",
                      ".staging-step-000000000009-a001"):  # fmt: skip
         (tmp_path / "snapshots" / leftover).mkdir()
-    policy = RetentionPolicy(keep_promoted=1, keep_total=3)
-    deleted = store.apply_retention(policy, busy=[names[1]], running_attempt=1)
+    assert store.verify(names[1], "sampled").ok
     assert set(deleted) == set(names[2:4])
     left = sorted(path.name for path in (tmp_path / "snapshots").iterdir())
     assert left == [".staging-step-000000000009-a001", names[0], names[1], names[4], names[5]]
     assert store.stable() == store.get(names[4])
     assert store.active() == store.get(names[0])
+
+
+def test_a_snapshot_is_deleted_once_its_verification_is_over(tmp_path: Path) -> None:
+    """Its protection ends with the reading, also of a snapshot that is verified twice at a time."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    policy = RetentionPolicy(keep_total=1)
+    begun: list[str] = []
+
+    def twice() -> None:
+        begun.append(names[0])
+        if len(begun) == 1:
+            assert store.verify(names[0], "sampled").ok
+            assert store.apply_retention(policy, attempt=1) == (names[1],)
+
+    store = SnapshotStore(tmp_path, rng=Meanwhile(twice))
+    assert store.verify(names[0], "sampled").ok
+    assert len(begun) == 2
+    assert store.apply_retention(policy, attempt=1) == (names[0],)
+
+
+def test_retention_keeps_what_a_person_promoted_and_the_link_to_it(tmp_path: Path) -> None:
+    """The link never dangles, and one that a crash left behind is renewed."""
+    names = {step: write(tmp_path, step) for step in (100, 200, 210, 300, 400, 500, 600)}
+    promote(tmp_path, *(name for step, name in names.items() if step != 210), names[210])
+    link = tmp_path / "stable_checkpoint_latest"
+    link.unlink()
+    link.symlink_to(f"snapshots/{names[200]}")
+    store = SnapshotStore(tmp_path)
+    store.apply_retention(RetentionPolicy(keep_promoted=1, keep_total=4))
+    assert store.stable() == store.get(names[210])
+    assert link.resolve().name == names[210]
+    assert len(store.list()) == 4
 
 
 def test_the_oldest_in_quarantine_goes_first(tmp_path: Path) -> None:

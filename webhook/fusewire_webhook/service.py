@@ -186,6 +186,7 @@ class _Parts:
             prometheus=prometheus,
             runs=config.runs,
             runs_dir=folder.root,
+            store=lambda run_dir: self.engine.store(run_dir.name),
             scrape_interval=scrape,
             evaluation_interval=evaluation,
             degraded=self.deadman.reasons,

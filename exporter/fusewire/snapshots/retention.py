@@ -25,11 +25,18 @@ class SnapshotInfo:
     """Unix seconds of its writer's clock; for people."""
     why: str = ""
     """Who promoted it, or why it was rejected or put into quarantine."""
+    sequence: int = 0
+    """Of a promoted one: its place in the order of promotion, from 1."""
 
     @property
     def order(self) -> tuple[int, int]:
         """Order of writing: attempts follow one another, and steps never go back within one."""
         return self.attempt, self.step
+
+    @property
+    def promotion_order(self) -> tuple[int, tuple[int, int]]:
+        """Order of promotion; the last one is what ``stable_checkpoint_latest`` points at."""
+        return self.sequence, self.order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +62,38 @@ class RetentionPolicy:
 
 
 def plan_retention(
-    infos: Sequence[SnapshotInfo], policy: RetentionPolicy, now: float, protected: Collection[str] = ()
+    infos: Sequence[SnapshotInfo],
+    policy: RetentionPolicy,
+    now: float,
+    protected: Collection[str] = (),
+    *,
+    attempt: int | None = None,
 ) -> tuple[str, ...]:
     """Names to delete, in the order in which to delete them.
 
     Never among them: ``protected``, the last promoted snapshot, the newest one that can be resumed from, and the
-    oldest candidate after the last promoted (the next one that can become stable: a limit that always took it would
-    keep the run from ever having a new stable snapshot). Too old, too many or too large a set loses, in this order:
-    rejected ones; candidates that a later promotion has overtaken; promoted ones that neither the newest K nor the
-    spacing keeps (the oldest first, each); candidates that still wait (the newest first). Only then, to hold the
-    limits on number and bytes, the spaced ones (the newest first: the newest K stand next to them) and the newest K
-    themselves, the oldest first.
+    oldest candidate after the last promoted that can still be judged (the next one that can become stable: a limit
+    that always took it would keep the run from ever having a new stable snapshot). Too old, too many or too large a
+    set loses, in this order: rejected ones; candidates that a later promotion or attempt has overtaken; promoted
+    ones that neither the newest K nor the spacing keeps (the oldest first, each); candidates that still wait (the
+    newest first). Only then, to hold the limits on number and bytes, the spaced ones (the newest first: the newest
+    K stand next to them) and the newest K themselves, the oldest first.
+
+    Args:
+        attempt: whose candidates can still be judged, the present one; None: those of every attempt.
     """
     outside = sorted((info for info in infos if info.state != "quarantined"), key=lambda info: info.order)
-    promoted = [info for info in outside if info.state == "promoted"]
+    promoted = sorted((info for info in outside if info.state == "promoted"), key=lambda info: info.promotion_order)
     usable = [info for info in outside if info.state != "rejected"]
     overtaken_by = promoted[-1].order if promoted else (-1, -1)
     candidates = [info for info in outside if info.state == "candidate"]
-    waiting = [info for info in candidates if info.order > overtaken_by]
+    waiting = [info for info in candidates if info.order > overtaken_by and attempt in {None, info.attempt}]
     never = {*protected, *(info.name for info in (*promoted[-1:], *usable[-1:], *waiting[:1]))}
     newest = promoted[-policy.keep_promoted :]
     spaced = _spaced(promoted[: -policy.keep_promoted], newest[-1].step) if newest else []
     free = (
         *(info for info in outside if info.state == "rejected"),
-        *(info for info in candidates if info.order <= overtaken_by),
+        *(info for info in candidates if info not in waiting),
         *(info for info in promoted if info not in newest and info not in spaced),
         *reversed(waiting),
     )
@@ -99,7 +114,7 @@ def plan_retention(
 def _spaced(older: Sequence[SnapshotInfo], newest_step: int) -> list[SnapshotInfo]:
     """The oldest of each doubling of the distance in steps to the newest, in order of writing."""
     kept: dict[int, SnapshotInfo] = {}
-    for info in older:
+    for info in sorted(older, key=lambda info: info.order):
         kept.setdefault((newest_step - info.step).bit_length() if info.step < newest_step else 0, info)
     return sorted(kept.values(), key=lambda info: info.order)
 

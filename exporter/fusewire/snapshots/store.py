@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -44,7 +45,10 @@ Paths = list[Path]
 
 
 class SnapshotStore:
-    """What the supervisor does with the snapshots in ``run_dir``. Nothing is cached: each method reads the disk."""
+    """What the supervisor does with the snapshots in ``run_dir``. Nothing is cached: each method reads the disk.
+
+    Threads may share one: retention then leaves alone what another of them verifies.
+    """
 
     def __init__(
         self,
@@ -66,6 +70,8 @@ class SnapshotStore:
         self._files = files or FileLayer()
         self._clock = clock
         self._rng = rng or random.Random()
+        self._lock = threading.Lock()
+        self._in_verification: list[str] = []
 
     # What there is ----------------------------------------------------------------------------------------
 
@@ -93,7 +99,7 @@ class SnapshotStore:
     def promoted(self) -> Infos:
         """Promoted and not quarantined; the first promoted first."""
         infos = [info for info in self.list() if info.state == "promoted"]
-        return sorted(infos, key=lambda info: _sequence(info.path))
+        return sorted(infos, key=lambda info: info.promotion_order)
 
     def get(self, name: str) -> SnapshotInfo:
         """The snapshot ``name``.
@@ -135,7 +141,12 @@ class SnapshotStore:
         return next((info for info in self.list() if info.name == name and info.state != "quarantined"), None)
 
     def verify(self, name: str, mode: Literal["full", "sampled"] = "full") -> Verification:
-        """Compare the bytes on the disk with the manifest (see :func:`verify_files`). Never raises."""
+        """Compare the bytes on the disk with the manifest (see :func:`verify_files`). Never raises.
+
+        Meanwhile :meth:`apply_retention` does not delete it.
+        """
+        with self._lock:
+            self._in_verification.append(name)
         try:
             path = self.get(name).path
             return verify_files(path, read_manifest(path), mode=mode, rng=self._rng)
@@ -143,6 +154,9 @@ class SnapshotStore:
             return Verification(ok=False, problems=(str(error),), unreadable=error.reason == "unreadable")
         except OSError as error:
             return Verification(ok=False, problems=(str(error),), unreadable=True)
+        finally:
+            with self._lock:
+                self._in_verification.remove(name)
 
     def newest_verified(
         self, excluding: Collection[str] = (), *, journal_entry: int | None = None
@@ -188,13 +202,24 @@ class SnapshotStore:
             promotion = {
                 "by": by,
                 "time": self._clock(),
-                "sequence": 1 + max((_sequence(other.path) for other in self.promoted()), default=0),
+                "sequence": 1 + max((other.sequence for other in self.promoted()), default=0),
                 "evidence": evidence,
                 "baselines": baselines or {},
             }
             self._files.write_json(info.path / PROMOTION_FILE, promotion)
         # 2. readers see it
-        self._publish_stable()
+        self.publish_stable()
+
+    def publish_stable(self) -> None:
+        """Let ``stable_checkpoint_latest`` say what the promotions say; untouched where it does.
+
+        Raises:
+            OSError: the link is as it was.
+        """
+        stable = self.stable()
+        link = self._run_dir / STABLE_LINK
+        if stable is not None or link.is_symlink():
+            swap_link(link, None if stable is None else stable.path, self._files)
 
     def reject(self, name: str, reasons: Iterable[str]) -> None:
         """Never promote ``name`` by the gate, and never resume from it.
@@ -236,7 +261,7 @@ class SnapshotStore:
                 self._files.write_json(path / QUARANTINE_FILE, value)
             moved.append(name)
         # 2. readers of the link no longer get there
-        self._publish_stable()
+        self.publish_stable()
         # 3. out of the way; where the file system refuses, the mark above is enough
         for name in moved:
             self._move_to_quarantine(self._snapshots / name)
@@ -271,28 +296,28 @@ class SnapshotStore:
         later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
         return self.quarantine(later, reason=reason, journal_entry=journal_entry)
 
-    def apply_retention(
-        self, policy: RetentionPolicy, *, busy: Collection[str] = (), running_attempt: int | None = None
-    ) -> tuple[str, ...]:
-        """Delete what ``policy`` does not keep (see :func:`plan_retention`); the active one and ``busy`` stay.
+    def apply_retention(self, policy: RetentionPolicy, *, attempt: int | None = None) -> tuple[str, ...]:
+        """Delete what ``policy`` does not keep (see :func:`plan_retention`); the active one stays.
+
+        One that :meth:`verify` reads at the moment stays too. ``stable_checkpoint_latest`` is renewed first: a
+        crash or a full disk may have left it behind the promotions.
 
         Args:
-            busy: snapshots that are being verified, loaded or judged.
-            running_attempt: half-written leftovers of earlier attempts are removed too; None: none are.
+            attempt: the present one, whose candidates can still be judged; half-written leftovers of earlier ones
+                are removed. None: there is none.
 
         Returns:
             The deleted names.
         """
-        if running_attempt is not None:
-            self.remove_leftovers(before_attempt=running_attempt)
+        self.publish_stable()
+        if attempt is not None:
+            self.remove_leftovers(before_attempt=attempt)
         active = linked_name(self._run_dir / ACTIVE_LINK)
         infos = sorted(self.list(), key=lambda info: _quarantined_at(info.path))
-        protected = {*busy, *([] if active is None else [active])}
-        doomed = plan_retention(infos, policy, self._clock(), protected)
+        protected = {*self._in_verification, *([] if active is None else [active])}
+        doomed = plan_retention(infos, policy, self._clock(), protected, attempt=attempt)
         paths = {info.name: info.path for info in infos}
-        for name in doomed:
-            self._delete(paths[name])
-        return doomed
+        return tuple(name for name in doomed if self._delete(paths[name]))
 
     def remove_leftovers(self, *, before_attempt: int | None = None) -> tuple[str, ...]:
         """Delete what killed writers and deletions left behind.
@@ -318,12 +343,6 @@ class SnapshotStore:
     def _folders(self) -> Paths:
         return [*_named(self._snapshots), *_named(self._quarantine)]
 
-    def _publish_stable(self) -> None:
-        stable = self.stable()
-        link = self._run_dir / STABLE_LINK
-        if stable is not None or link.is_symlink():
-            swap_link(link, None if stable is None else stable.path, self._files)
-
     def _move_to_quarantine(self, path: Path) -> None:
         target = self._quarantine / path.name
         copies = 0
@@ -338,13 +357,18 @@ class SnapshotStore:
         except OSError as error:
             _log.warning("%s: is marked as quarantined but could not be moved: %s", path, error)
 
-    def _delete(self, path: Path) -> None:
+    def _delete(self, path: Path) -> bool:
+        """Delete a snapshot, unless somebody has begun to verify it."""
         # 1. it is no snapshot any more, in one step
         trash = path.with_name(TRASH_PREFIX + path.name)
-        self._files.rename(path, trash)
+        with self._lock:
+            if path.name in self._in_verification:
+                return False
+            self._files.rename(path, trash)
         self._files.fsync(path.parent)
         # 2. its bytes go
         self._files.remove_tree(trash)
+        return True
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -370,6 +394,9 @@ def _describe(path: Path) -> SnapshotInfo | None:
     """The snapshot at ``path``; None: it is not complete. In quarantine, broken ones are described too.
 
     One whose manifest cannot be read now is described by its name and what lies beside it.
+
+    Raises:
+        OSError: what decides its state cannot be read now.
     """
     manifest: Manifest | None = None
     unreadable = False
@@ -379,12 +406,15 @@ def _describe(path: Path) -> SnapshotInfo | None:
         unreadable = error.reason == "unreadable"
     state: State = "candidate"
     why = ""
+    sequence: Any = None
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
         state, why = "quarantined", str(_read_json(path / QUARANTINE_FILE).get("reason", ""))
     elif manifest is None and not unreadable:
         return None
     elif (path / PROMOTION_FILE).exists():
-        state, why = "promoted", f"by {_read_json(path / PROMOTION_FILE).get('by', '?')}"
+        # no guess: another order of promotion would move the stable link and what retention keeps
+        promotion = _parse_json((path / PROMOTION_FILE).read_bytes())
+        state, why, sequence = "promoted", f"by {promotion.get('by', '?')}", promotion.get("sequence")
     elif (path / REJECTION_FILE).exists():
         state, why = "rejected", "; ".join(map(str, _read_json(path / REJECTION_FILE).get("reasons", [])))
     attempt, step = _order(path.name)
@@ -397,6 +427,7 @@ def _describe(path: Path) -> SnapshotInfo | None:
         size=manifest.size if manifest else _size_on_disk(path),
         time=manifest.time if manifest else path.stat().st_mtime if unreadable else 0.0,
         why=why,
+        sequence=sequence if isinstance(sequence, int) else 0,
     )
 
 
@@ -412,15 +443,18 @@ def _size_on_disk(path: Path) -> int:
 def _read_json(path: Path) -> dict[str, Any]:
     """A sidecar; an unreadable one counts as empty, since that it exists is the decision."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _parse_json(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _parse_json(data: bytes) -> dict[str, Any]:
+    """The object that a sidecar holds; empty where it holds none."""
+    try:
+        value = json.loads(data)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _sequence(path: Path) -> int:
-    value = _read_json(path / PROMOTION_FILE).get("sequence")
-    return value if isinstance(value, int) else 0
 
 
 def _quarantined_at(path: Path) -> float:

@@ -91,6 +91,8 @@ class SnapshotPromoted(Event):
     attempt: int
     by: str = "gate"
     evidence: dict[str, Any] = field(default_factory=dict)
+    sequence: int = 0
+    """Its place in the order of promotion, from 1; 0: before all that have one, in order of writing."""
 
 
 @dataclass(frozen=True, kw_only=True)

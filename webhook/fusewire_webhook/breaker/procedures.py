@@ -274,7 +274,7 @@ def go_on(state: RunState) -> RunState:
 
 
 def next_target(state: RunState) -> Snapshot | None:
-    """Newest promoted snapshot that did not fail in the open incident."""
+    """Last promoted snapshot that did not fail in the open incident."""
     return _target(state, state.incident.failed if state.incident else ())
 
 

@@ -41,11 +41,18 @@ class Snapshot:
     name: str
     step: int
     attempt: int
+    sequence: int = 0
+    """Its place in the order of promotion."""
 
     @property
     def order(self) -> tuple[int, int]:
         """Order of writing: a later attempt's snapshot is newer, whatever its step."""
         return self.attempt, self.step
+
+    @property
+    def promotion_order(self) -> tuple[int, tuple[int, int]]:
+        """Order of promotion: a person may promote one that is older than the last promoted one."""
+        return self.sequence, self.order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +156,7 @@ class RunState:
     """Snapshot that the next attempt resumes from; None: from scratch."""
     active_step: int = 0
     promoted: tuple[Snapshot, ...] = ()
+    """In order of promotion: the last one is where ``stable_checkpoint_latest`` points."""
     raise_lr: bool = False
     """An incident has ended since the last start: the next one doubles the learning-rate scale."""
 

@@ -159,10 +159,10 @@ def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
     left_behind = event.attempt < state.attempt and event.step > state.resumed_step
     if left_behind or any(snapshot.name == event.name for snapshot in state.promoted):
         return state
-    new = Snapshot(name=event.name, step=event.step, attempt=event.attempt)
+    new = Snapshot(name=event.name, step=event.step, attempt=event.attempt, sequence=event.sequence)
     promoted = (*state.promoted, new)
-    if state.promoted and new.order < state.promoted[-1].order:
-        promoted = tuple(sorted(promoted, key=lambda snapshot: snapshot.order))
+    if state.promoted and new.promotion_order < state.promoted[-1].promotion_order:
+        promoted = tuple(sorted(promoted, key=lambda snapshot: snapshot.promotion_order))
     state = _seen(state.but(promoted=promoted[-KEPT_PROMOTIONS:]), event)
     if event.step > state.infrastructure_step:
         state = state.but(infrastructure_failures=0, infrastructure_step=0, restarts_in_a_row=0)

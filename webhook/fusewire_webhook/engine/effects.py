@@ -326,14 +326,10 @@ class Effects:
         evidence = {"who": action.who, "why": action.why}
         try:
             if not problems:
-                await self.promote(action.name, by=action.who, evidence=evidence, baselines={})
+                return await self.promote(action.name, by=action.who, evidence=evidence, baselines={})
         except (FusewireError, OSError) as error:
             problems = (str(error),)
-        if problems:
-            return SnapshotRejected(name=info.name, step=info.step, attempt=info.attempt, reasons=problems)
-        return SnapshotPromoted(
-            name=info.name, step=info.step, attempt=info.attempt, by=action.who, evidence=evidence
-        )
+        return SnapshotRejected(name=info.name, step=info.step, attempt=info.attempt, reasons=problems)
 
     async def examine(self, name: str, *, verify: bool = True) -> tuple[tuple[str, ...], SnapshotInfo | None]:
         """Why the snapshot must not be promoted (empty: it may), and what it is; its bytes too with ``verify``."""
@@ -348,17 +344,33 @@ class Effects:
         verification = await self.blocking(self.store.verify, name, self.config.snapshots.verify)
         return (() if verification.ok else tuple(verification.problems)), info
 
-    async def promote(self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]) -> None:
-        """Promote on disk.
+    async def promote(
+        self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any]
+    ) -> SnapshotPromoted:
+        """Promote on disk; what is to be journaled of it.
 
         Raises:
-            FusewireError, OSError: it was not promoted.
+            FusewireError, OSError: it was not promoted, or nobody can say.
         """
         async with self._store_lock:
-            await self.blocking(self.store.promote, name, by=by, evidence=evidence, baselines=baselines)
+            info = await self.blocking(self._promote_now, name, by=by, evidence=evidence, baselines=baselines)
+        return SnapshotPromoted(
+            name=name, step=info.step, attempt=info.attempt, by=by, evidence=evidence, sequence=info.sequence
+        )
 
-    async def retain(self, running_attempt: int | None) -> tuple[str, ...]:
-        """Apply the retention rules; the names that were deleted.
+    def _promote_now(self, name: str, **decision: Any) -> SnapshotInfo:
+        try:
+            self.store.promote(name, **decision)
+        except OSError as error:
+            info = self.store.get(name)
+            if info.state != "promoted":
+                raise
+            log.warning("run %s: %s is promoted, but its link is not renewed yet: %s", self.run, name, error)
+            return info
+        return self.store.get(name)
+
+    async def retain(self, attempt: int) -> tuple[str, ...]:
+        """Apply the retention rules, with ``attempt`` as the present one; the names that were deleted.
 
         Raises:
             FusewireError, OSError: not everything could be deleted.
@@ -372,7 +384,7 @@ class Effects:
             keep_quarantined=keep.keep_quarantined,
         )
         async with self._store_lock:
-            return await self.blocking(self.store.apply_retention, policy, running_attempt=running_attempt)
+            return await self.blocking(self.store.apply_retention, policy, attempt=attempt)
 
     async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that blocks on the disk in a thread."""

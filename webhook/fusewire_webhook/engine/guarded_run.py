@@ -174,7 +174,11 @@ class GuardedRun:
         for name, info in on_disk.items():
             if name not in known and self.not_promotable(info) is None:
                 by = info.why.removeprefix("by ")
-                await self.append(SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by))
+                await self.append(
+                    SnapshotPromoted(
+                        name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence
+                    )
+                )
         gone = tuple(sorted(known - on_disk.keys()))
         if gone and self.state.stage not in {"rollback", "resume"}:
             await self.append(SnapshotsRemoved(names=gone))
@@ -259,7 +263,7 @@ class GuardedRun:
 
     async def _retain(self) -> None:
         try:
-            removed = await self.effects.retain(self.state.attempt if self.state.live else None)
+            removed = await self.effects.retain(self.state.attempt)
             if removed:
                 await self.append(SnapshotsRemoved(names=removed))
         except (FusewireError, JournalError, OSError) as error:
@@ -299,10 +303,7 @@ class GuardedRun:
         refused = "; ".join(problems) or (self.not_promotable(info) if info is not None else None)
         if info is None or refused:
             raise CommandError(f"{name} cannot be promoted: {refused}")
-        await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines)
-        await self.append(
-            SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, evidence=evidence)
-        )
+        await self.append(await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines))
 
     def not_promotable(self, info: SnapshotInfo) -> str | None:
         """Why a snapshot must not become stable now; None: it may."""
