@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -249,7 +250,7 @@ def unkillable(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> Path:
     (proc / "sys/kernel/random/boot_id").write_bytes(Path("/proc/sys/kernel/random/boot_id").read_bytes())
     (proc / "self/ns/pid").write_text("")
     text = Path("/proc", process).read_bytes()
-    (proc / process).write_bytes(text.replace(b") S ", b") D "))
+    (proc / process).write_bytes(re.sub(rb"\) [A-Z] ", b") D ", text, count=1))
     return proc
 
 

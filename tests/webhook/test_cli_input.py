@@ -43,7 +43,7 @@ Fails = Callable[..., str]
 
 def test_an_unknown_key(fails: Fails, tmp_path: Path) -> None:
     """The file, the key's path and the nearest known key."""
-    (tmp_path / "fusewire.yml").write_text("runs: {a: {command: [true], retri: {}}}\n")
+    (tmp_path / "fusewire.yml").write_text("runs: {a: {command: ['true'], retri: {}}}\n")
     assert fails("run") == "fusewire.yml: runs.a.retri: unknown key; did you mean 'retry'?"
 
 
