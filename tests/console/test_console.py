@@ -486,6 +486,43 @@ async def test_a_new_journal_replaces_what_the_page_knew(tmp_path: Path, open_pa
         await page.shows("Later", within=".timeline")
 
 
+HIDE = """(() => {
+  Object.defineProperty(document, "hidden", { get: () => window.hides, configurable: true });
+  window.hides = %s;
+  document.dispatchEvent(new Event("visibilitychange"));
+})()"""
+FASTER = """(() => {
+  const plain = window.setTimeout;
+  window.setTimeout = (call, ms, ...rest) => plain(call, ms >= 30000 && ms <= 60000 ? ms / 100 : ms, ...rest);
+})()"""
+
+
+async def test_the_title_of_a_hidden_tab_stays_true(tmp_path: Path, open_page: OpenPage) -> None:
+    """It gives its stream back after a minute and goes on counting; what it cannot know any more is marked."""
+    async with site(tmp_path, RUN, token=TOKEN) as served:
+        page = await open_page(served, "/about")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=FASTER)
+        await page.open(served.url)
+        await sign_in(page)
+        await page.shows("live", within="#connection")
+        await page.value(HIDE % "true")
+        await page.shows("resting while the tab is hidden", within="#connection")
+        asked = page.asked.count(served.url + "/api/events")
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        await page.until("document.title === '(1) fusewire'")
+        await page.value(HIDE % "false")
+        await page.shows("live", within="#connection")
+        assert page.asked.count(served.url + "/api/events") == asked + 1
+        await page.value(HIDE % "true")
+        await page.shows("resting while the tab is hidden", within="#connection")
+        await page.call("Network.clearBrowserCookies")
+        await page.until("document.title === '(?) fusewire'")
+        await sign_in(page)
+        await page.until("document.title === '(1) fusewire'")
+    await page.until("document.title === '(?) fusewire'")
+
+
 async def test_a_file_that_does_not_come_is_asked_for_again(tmp_path: Path, open_page: OpenPage) -> None:
     """A request that a changing network drops does not leave a page that waits for ever."""
     async with site(tmp_path, RUN) as served:

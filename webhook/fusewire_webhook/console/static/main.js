@@ -24,19 +24,33 @@ const stream = new Stream({
     else if (name === "watch") store.takeWatch(data);
     else if (name === "run") store.take(data.view);
   },
-  state(state, why) {
-    store.setLive(state === "live");
-    connection.dataset.state = state;
-    const words = {
-      live: "live",
-      lost: lastNews ? `connection lost, state of ${clock(lastNews)}` : why || "the webhook does not answer",
-      away: "resting while the tab is hidden",
-    };
-    setText(connection, words[state]);
-    document.body.dataset.stale = String(state === "lost");
-  },
-  signedOut: () => askForToken("Your session has ended. Sign in again; what you typed is still there."),
+  state: show,
+  signedOut: ended,
 });
+
+function show(state, why) {
+  store.setLive(state === "live");
+  connection.dataset.state = state;
+  const words = {
+    live: "live",
+    lost: lastNews ? `connection lost, state of ${clock(lastNews)}` : why || "the webhook does not answer",
+    away: "resting while the tab is hidden",
+    out: "signed out",
+  };
+  setText(connection, words[state]);
+  document.body.dataset.stale = String(state === "lost" || state === "out");
+  title();
+}
+
+function ended() {
+  leave();
+  askForToken("Your session has ended. Sign in again; what you typed is still there.");
+}
+
+function leave() {
+  stream.stop();
+  show("out");
+}
 
 /** What the address names: #/run/NAME, #/postmortem/NAME[/ATTEMPT]; everything else is all runs. */
 function page() {
@@ -93,7 +107,8 @@ function showNotices() {
 function title() {
   let needing = 0;
   for (const run of store.runs.values()) needing += run.state === "locked" || run.state === "open";
-  document.title = `${needing ? `(${needing}) ` : ""}${view?.title ? `${view.title} · ` : ""}fusewire`;
+  const count = document.body.dataset.stale === "true" ? "?" : needing;
+  document.title = `${count ? `(${count}) ` : ""}${view?.title ? `${view.title} · ` : ""}fusewire`;
 }
 
 store.listen((names) => {
@@ -111,19 +126,12 @@ document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-whenSignedOut(() => {
-  stream.stop();
-  store.setLive(false);
-  askForToken("Your session has ended. Sign in again; what you typed is still there.");
-});
+whenSignedOut(ended);
 whenSignedIn((open) => {
   if (open) {
     stream.start();
     view?.refresh?.();
-  } else {
-    stream.stop();
-    store.setLive(false);
-  }
+  } else leave();
 });
 
 document.body.dataset.started = "true"; // for boot.js

@@ -1,8 +1,11 @@
 // Server-sent events by fetch: unlike EventSource it shows the status (401) and the heartbeats, so that a connection
 // that died silently is noticed and the page never looks live when it is not.
 
+import { ask } from "./net.js";
+
 const SILENCE_MS = 15_000; // the server beats every 5 s
 const HIDDEN_MS = 60_000; // a browser has six connections to a host: hidden tabs give theirs back
+const AWAY_MS = 30_000; // and look at all runs so often, so that their title stays true
 const FIRST_RETRY_MS = 250;
 const LONGEST_RETRY_MS = 5_000;
 
@@ -22,7 +25,7 @@ export class Stream {
   }
 
   stop() {
-    this.wanted = false;
+    this.wanted = this.away = false;
     clearTimeout(this.later);
     this.abort?.abort();
   }
@@ -31,14 +34,27 @@ export class Stream {
     clearTimeout(this.hiding);
     if (document.hidden) {
       this.hiding = setTimeout(() => {
-        this.away = this.wanted;
+        if (!this.wanted) return;
         this.stop();
-        if (this.away) this.on.state("away");
+        this.away = true;
+        this.#rest();
       }, HIDDEN_MS);
     } else if (this.away) {
-      this.away = false;
+      this.stop();
       this.start();
     }
+  }
+
+  async #rest() {
+    try {
+      const overview = await ask("GET", "/api/runs");
+      if (!this.away) return;
+      this.on.event("overview", overview);
+      this.on.state("away");
+    } catch (error) {
+      if (this.away) this.on.state("lost", error.message);
+    }
+    if (this.away) this.later = setTimeout(() => this.#rest(), AWAY_MS);
   }
 
   async #follow() {
