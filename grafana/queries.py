@@ -36,16 +36,14 @@ def select(metric: str, *labels: str) -> str:
     return f"{metric}{{{given}}}" if given else metric
 
 
-def threshold(name: str) -> str:
-    """A number of the default pack, for the chosen attempts; nothing where that pack is not loaded."""
-    series = select("fusewire:threshold", ATTEMPTS, label("threshold", name))
-    return f"max by (run, attempt) ({series})"
+def limit(signal: str) -> str:
+    """Where the loaded rules trip by ``rl_<signal>``; nothing where they do not record it."""
+    return per_attempt(f"fusewire:{signal}:limit")
 
 
-def past_level(signal: str) -> str:
-    """What the rules compare a signal with: its own past, or its baseline."""
-    series = select("fusewire:past", ATTEMPTS, label("signal", signal))
-    return f"max by (run, attempt) ({series})"
+def notice(signal: str) -> str:
+    """Where the loaded rules tell people of ``rl_<signal>``; nothing where they do not record it."""
+    return per_attempt(f"fusewire:{signal}:notice")
 
 
 def state_number(labels: str) -> str:
@@ -152,18 +150,6 @@ def alert_number(alert: str) -> float:
     if len(numbers) != 1:
         raise ValueError(f"alert {alert} compares with {len(numbers)} numbers: draw its threshold in another way")
     return float(numbers.pop())
-
-
-def alert_factor(alert: str) -> float:
-    """The first number other than 0 that the rule multiplies with.
-
-    Raises:
-        ValueError: it multiplies with none.
-    """
-    for node in _operators(promql.parse(alert_expressions()[alert])):
-        if str(node.op) == "*" and isinstance(node.lhs, promql.NumberLiteral) and node.lhs.val:
-            return float(node.lhs.val)
-    raise ValueError(f"alert {alert} multiplies with no number: draw its threshold in another way")
 
 
 def alert_value(alert: str) -> str:

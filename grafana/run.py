@@ -32,7 +32,7 @@ from grafana.panels import (
     unlabelled,
     value_map,
 )
-from grafana.queries import ATTEMPTS, RUN, alert_factor, past_level, per_attempt, state_number, threshold
+from grafana.queries import ATTEMPTS, RUN, limit, notice, per_attempt, state_number
 
 DRAWN = (
     "approx_kl", "policy_entropy", "value_loss", "episode_return", "grad_norm", "learning_rate", "clip_fraction",
@@ -40,7 +40,7 @@ DRAWN = (
 )  # fmt: skip
 """Signals with a panel of their own; every other one that the run reports gets one by repetition."""
 
-LIMIT_NOTE = " The dashed line is where the default pack trips; it is absent under rules without threshold series."
+LIMIT_NOTE = " The dashed line is where the loaded rules trip; it is absent where they do not record it."
 
 
 def dashboard(links: Links) -> Dashboard:
@@ -102,38 +102,33 @@ def _figures() -> list[AnyPanel]:
 
 
 def _policy() -> list[AnyPanel]:
-    peak, floor = per_attempt("rl_episode_return_peak"), per_attempt("rl_episode_return_floor")
-    drawdown = f"{threshold('return_drawdown')} * (abs({peak}) > {peak} - {floor} or {peak} - {floor})"
-    held = f"max by (run, attempt) (fusewire:episode_return:held{{{ATTEMPTS}}})"
-    lowest = f"max by (run, attempt) (fusewire:episode_return:lowest{{{ATTEMPTS}}})"
-    collapse = f"{threshold('return_collapse')} * (abs({held}) > {held} - {lowest} or {held} - {lowest})"
     returns = graph(
         "Return",
         "Mean of the last 10 reports, and the highest such mean of the lineage. ReturnCollapse trips when it stays "
         "under the limit, ReturnDrawdown tells people at the notice." + LIMIT_NOTE,
         "short",
         query(per_attempt("rl_episode_return_smoothed"), "attempt {{attempt}}"),
-        query(peak, "peak, attempt {{attempt}}"),
-        query(f"{held} - {collapse}", "limit, attempt {{attempt}}"),
-        query(f"{peak} - {drawdown}", "notice, attempt {{attempt}}"),
+        query(per_attempt("rl_episode_return_peak"), "peak, attempt {{attempt}}"),
+        query(limit("episode_return"), "limit, attempt {{attempt}}"),
+        query(notice("episode_return"), "notice, attempt {{attempt}}"),
     )
     divergence = graph(
         "KL divergence of an update, in nats",
-        "Last update, and the highest value that ten updates in a row all reached: KLSpike looks at that."
+        "Last update, and the highest value that ten in a row all reached: the default KLSpike looks at that."
         + LIMIT_NOTE,
         "short",
         query(per_attempt("rl_approx_kl"), "attempt {{attempt}}"),
         query(per_attempt("rl_approx_kl_run_min", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
-        query(threshold("approx_kl"), "limit, attempt {{attempt}}"),
+        query(limit("approx_kl"), "limit, attempt {{attempt}}"),
     )
     entropy = graph(
         "Policy entropy, in nats",
-        "Last update, and the lowest value that ten in a row all stayed under. EntropyCollapse trips below the "
-        "limit if the return has suffered as well." + LIMIT_NOTE,
+        "Last update, and the lowest value that ten in a row all stayed under. The default EntropyCollapse trips "
+        "below the limit if the return has suffered as well." + LIMIT_NOTE,
         "short",
         query(per_attempt("rl_policy_entropy"), "attempt {{attempt}}"),
         query(per_attempt("rl_policy_entropy_run_max", 'steps="10"'), "ten in a row, attempt {{attempt}}"),
-        query(f"{threshold('entropy_share')} * {past_level('policy_entropy')}", "limit, attempt {{attempt}}"),
+        query(limit("policy_entropy"), "limit, attempt {{attempt}}"),
     )
     return [returns, logarithmic(divergence, 1e-4), entropy]
 
@@ -141,18 +136,18 @@ def _policy() -> list[AnyPanel]:
 def _critic() -> list[AnyPanel]:
     loss = graph(
         "Critic loss",
-        "In squared units of the return. ValueLossExplosion compares ten in a row with what ten had held before."
-        + LIMIT_NOTE,
+        "In squared units of the return. The default ValueLossExplosion compares ten in a row with what ten had "
+        "held before." + LIMIT_NOTE,
         "short",
         query(per_attempt("rl_value_loss"), "attempt {{attempt}}"),
-        query(f"{threshold('value_loss_ratio')} * {past_level('value_loss')}", "limit, attempt {{attempt}}"),
+        query(limit("value_loss"), "limit, attempt {{attempt}}"),
     )
     norm = graph(
         "Gradient norm before clipping",
-        "GradNormExplosion compares ten in a row with what ten had held before." + LIMIT_NOTE,
+        "The default GradNormExplosion compares ten in a row with what ten had held before." + LIMIT_NOTE,
         "short",
         query(per_attempt("rl_grad_norm"), "attempt {{attempt}}"),
-        query(f"{threshold('grad_norm_ratio')} * {past_level('grad_norm')}", "limit, attempt {{attempt}}"),
+        query(limit("grad_norm"), "limit, attempt {{attempt}}"),
     )
     nonfinite = graph(
         "Non-finite reports in a row",
@@ -160,15 +155,12 @@ def _critic() -> list[AnyPanel]:
         "loss scaling; a loss, an entropy or a KL trips NonFiniteValue at once." + LIMIT_NOTE,
         "none",
         query(f"max by (signal, attempt) (rl_nonfinite_streak{{{ATTEMPTS}}})", "{{signal}}, attempt {{attempt}}"),
-        query(threshold("grad_norm_nonfinite"), "limit of grad_norm, attempt {{attempt}}"),
+        query(limit("nonfinite_streak"), "limit of grad_norm, attempt {{attempt}}"),
     )
     return [logarithmic(loss, 1e-6), logarithmic(norm, 1e-6), unlabelled(nonfinite)]
 
 
 def _pace() -> list[AnyPanel]:
-    usual = per_attempt("rl_step_duration_usual_seconds")
-    stall = threshold("stall_seconds")
-    factor = alert_factor("TrainerStalled")
     rate = graph(
         "Learning rate",
         "Of the optimizer's first group, as the trainer reports it.",
@@ -188,8 +180,8 @@ def _pace() -> list[AnyPanel]:
         "Since the last update, and the usual time between two. TrainerStalled restarts at the limit." + LIMIT_NOTE,
         "s",
         query(f"min by (run, attempt) (rl_seconds_since_step{{{ATTEMPTS}}})", "attempt {{attempt}}"),
-        query(usual, "usual, attempt {{attempt}}"),
-        query(f"({factor:g} * {usual} > {stall}) or {stall}", "limit, attempt {{attempt}}"),
+        query(per_attempt("rl_step_duration_usual_seconds"), "usual, attempt {{attempt}}"),
+        query(limit("seconds_since_step"), "limit, attempt {{attempt}}"),
     )
     progress = graph(
         "Progress",

@@ -233,7 +233,6 @@ def test_numbers_of_rules_are_read_from_the_rules(tmp_path: Path, monkeypatch: p
     queries.alert_expressions.cache_clear()
     try:
         assert queries.alert_number("Full") == 0.5
-        assert queries.alert_factor("Full") == 10
         assert queries.alert_value("Full") == "10 * last_over_time(a[15s]) / last_over_time(b[15s])"
     finally:
         queries.alert_expressions.cache_clear()
