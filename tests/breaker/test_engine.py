@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from fusewire.snapshots import SnapshotStore
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Command, Event
+from fusewire_webhook.breaker.events import Command, Event, SnapshotRejected, SnapshotSeen
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.engine import engine, guarded_run
@@ -430,7 +431,7 @@ async def test_a_crash_before_the_first_snapshot_starts_from_scratch_under_lock_
 
 
 async def test_promotions_that_must_not_be_are_refused(tmp_path: Path) -> None:
-    """Not the snapshots of a tripped attempt, not of an abandoned line, not damaged ones, not missing ones."""
+    """Not of a tripped attempt or an abandoned line, not damaged, missing, or by the journal rejected ones."""
 
     async def refusal(name: str) -> str:
         with pytest.raises(CommandError) as refused:
@@ -444,6 +445,12 @@ async def test_promotions_that_must_not_be_are_refused(tmp_path: Path) -> None:
         (guard.run_dir / "snapshots" / damaged / "state.bin").write_bytes(b"120 of x")
         assert "state.bin" in await refusal(damaged)
         assert "no such snapshot" in await refusal("step-000000000999-a000")
+        bad = SnapshotRejected(name=write_snapshot(guard.run_dir, 130, 0), step=130, attempt=0)
+        await guard.engine.submit(RUN, SnapshotSeen(name=bad.name, step=130, attempt=0))
+        await guard.engine.submit(RUN, dataclasses.replace(bad, by="ada"))
+        assert guard.engine.view(RUN).unpromoted[0]["rejected"] is False
+        await guard.engine.submit(RUN, bad)
+        assert "the gate has rejected it" in await refusal(bad.name)
         left = write_snapshot(guard.run_dir, 150, 0)
         await guard.engine.submit(RUN, trip(0))
         await guard.running(1)

@@ -20,6 +20,7 @@ from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
 from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.breaker.state import RunState, Snapshot
+from fusewire_webhook.breaker.transition import step
 from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.stack import Stack, start_stack
@@ -61,6 +62,7 @@ class Engine:
         self._views = {
             run: view_of(run, 0, RunState(declared=True, attempt=0, live=True), algorithm="ppo") for run in runs
         }
+        self._folded = dict.fromkeys(runs, RunState(declared=True, attempt=0, live=True))
 
     def views(self) -> Iterable[RunView]:
         return tuple(self._views.values())
@@ -73,6 +75,8 @@ class Engine:
 
     async def submit(self, run: str, event: Event) -> None:
         self.events.append((run, event))
+        self._folded[run] = step(self._folded[run], event)
+        self.change(run, unpromoted=view_of(run, 0, self._folded[run]).unpromoted)
 
     async def promote(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from fusewire.attempt_files import LAST_VALUES_FILE
 from fusewire.files import write_json
 from fusewire.snapshots import SnapshotStore
+from fusewire.snapshots.filelayer import FileLayer
 from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
 from fusewire_webhook.errors import CommandError, PrometheusError
 from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
@@ -101,10 +104,11 @@ Make = Callable[..., World]
 def make(tmp_path: Path) -> Iterator[Make]:
     promoters: list[Promoter] = []
 
-    def build(*runs: str, **more: Any) -> World:
+    def build(*runs: str, engine: Engine | None = None, **more: Any) -> World:
         names = runs or (RUN,)
         now = [100.0]
-        engine, prometheus = Engine(tmp_path, *names), Answers(steps=dict.fromkeys(names, 0.0))
+        prometheus = Answers(steps=dict.fromkeys(names, 0.0))
+        engine = engine or Engine(tmp_path, *names)
         told: list[tuple[str, str]] = []
         faults: list[str] = []
         stand_in: Any = prometheus
@@ -182,6 +186,56 @@ async def test_a_read_error_is_no_verdict(make: Make) -> None:
         assert world.engine.of(SnapshotRejected) == []
     await world.after(20.0)
     assert [promotion[:2] for promotion in world.engine.promotions] == [(RUN, name)]
+
+
+class Disk(FileLayer):
+    """Takes nothing while it is full."""
+
+    full = False
+
+    def write_json(self, path: Path, value: Any) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_json(path, value)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_rejection_that_a_full_disk_refused_stays_one(make: Make, restarted: bool) -> None:
+    """It is journaled once and never undone, by a restart of the webhook neither; the disk gets it once it can."""
+    disk = Disk()
+    world = make(store=lambda path: SnapshotStore(path, files=disk))
+    name = await ripe(world)
+    world.prometheus.firing, disk.full = [RUN], True
+    await world.after(1.0)
+    assert world.promoter.latest(RUN)[0]["answer"] == "fail"
+    assert world.promoter.settled(RUN)
+    if restarted:
+        world = make(store=lambda path: SnapshotStore(path, files=disk), engine=world.engine)
+        world.prometheus.steps[RUN] = 500.0
+    world.prometheus.firing = []
+    for _ in range(3):
+        await world.after(50.0)
+    assert world.engine.promotions == []
+    disk.full = False
+    await world.after(50.0)
+    await world.after(50.0)
+    assert SnapshotStore(world.runs_dir / RUN).get(name).why == "tripped: X fired after the snapshot"
+    assert len(world.engine.of(SnapshotRejected)) == 1
+    assert len(world.engine.of(SnapshotSeen)) == 1
+    assert world.promoter.latest(RUN) == []
+
+
+async def test_rules_that_changed_while_the_webhook_was_away_are_changed_rules(make: Make) -> None:
+    """The rules of a snapshot are those that were loaded when it was first seen, by whichever webhook."""
+    before = make()
+    await ripe(before)
+    world = make(engine=before.engine)
+    world.prometheus.steps[RUN] = 15.0
+    world.prometheus.groups = [group(rule(for_seconds=0.0, query="rl_approx_kl > 1e9"))]
+    await world.after(2.0)
+    await world.after(50.0)
+    assert world.promoter.latest(RUN)[0]["reasons"] == ["rules: the trip rules were changed after the snapshot"]
+    assert world.engine.promotions == []
 
 
 async def test_flipped_bit_rejects(make: Make) -> None:

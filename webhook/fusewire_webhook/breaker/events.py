@@ -79,6 +79,21 @@ class SnapshotSeen(Event):
     name: str
     step: int
     attempt: int
+    rules: str = ""
+    """Fingerprint of the trip rules that were loaded then; empty: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotJudged(Event):
+    """What the gate said last about a snapshot that it neither promoted nor rejected."""
+
+    kind: ClassVar[str] = "snapshot_judged"
+    name: str
+    step: int
+    attempt: int
+    answer: str
+    """inconclusive or error."""
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +112,15 @@ class SnapshotPromoted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRejected(Event):
-    """The gate failed a snapshot for good."""
+    """The gate failed a snapshot for good, or a person's promotion of it was refused."""
 
     kind: ClassVar[str] = "snapshot_rejected"
     name: str
     step: int
     attempt: int
     reasons: tuple[str, ...] = ()
+    by: str = "gate"
+    """``gate``, or the person whose promotion was refused: then it may still be promoted later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,8 +305,8 @@ class MonitoringChanged(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunDeclared, AlertReported, SnapshotSeen, SnapshotPromoted, SnapshotRejected, SnapshotsRemoved,
-        StepsWatched, AttemptStarted, StartFailed, ProcessExited, ExitClassified, StopConfirmed,
+        RunDeclared, AlertReported, SnapshotSeen, SnapshotJudged, SnapshotPromoted, SnapshotRejected,
+        SnapshotsRemoved, StepsWatched, AttemptStarted, StartFailed, ProcessExited, ExitClassified, StopConfirmed,
         StopUnconfirmed, RolledBack, RollbackFailed, PurgeFinished, TimerElapsed, WouldHaveActed, Command,
         MonitoringChanged,
     )

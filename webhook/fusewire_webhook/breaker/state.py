@@ -56,6 +56,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unpromoted:
+    """What is known of a snapshot that was seen and is not promoted."""
+
+    name: str
+    step: int
+    attempt: int
+    rules: str = ""
+    """Fingerprint of the trip rules when it was first seen; empty: not known."""
+    rejected: bool = False
+    """By the gate, for good."""
+    reasons: tuple[str, ...] = ()
+    """Why it was not promoted, as far as the journal tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pause:
     """Somebody holds the automatic actions."""
 
@@ -157,6 +172,8 @@ class RunState:
     active_step: int = 0
     promoted: tuple[Snapshot, ...] = ()
     """In order of promotion: the last one is where ``stable_checkpoint_latest`` points."""
+    unpromoted: tuple[Unpromoted, ...] = ()
+    """Snapshots that were seen and are neither promoted nor gone, oldest first."""
     raise_lr: bool = False
     """An incident has ended since the last start: the next one doubles the learning-rate scale."""
 

@@ -23,6 +23,7 @@ from fusewire_webhook.breaker.events import (
     RollbackFailed,
     RolledBack,
     RunDeclared,
+    SnapshotJudged,
     SnapshotPromoted,
     SnapshotRejected,
     SnapshotSeen,
@@ -36,10 +37,12 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.procedures import advance
-from fusewire_webhook.breaker.state import EarlyTrip, Pause, Procedure, Promotion, RunState, Snapshot
+from fusewire_webhook.breaker.state import EarlyTrip, Pause, Procedure, Promotion, RunState, Snapshot, Unpromoted
 
 KEPT_PROMOTIONS = 512
 """Promoted snapshots that the state remembers; retention keeps far fewer on disk."""
+KEPT_UNPROMOTED = 128
+"""Likewise of those that are not promoted; the newest ones."""
 
 SIGTERM_EXIT = 143
 
@@ -147,6 +150,32 @@ def _trip(state: RunState, trip: EarlyTrip) -> RunState:
     return procedures.broke(state, trip.words, step=trip.step)
 
 
+def _snapshot_seen(state: RunState, event: SnapshotSeen) -> RunState:
+    state = _seen(state, event)
+    known = {*(one.name for one in state.unpromoted), *(snapshot.name for snapshot in state.promoted)}
+    if event.name in known:
+        return state
+    new = Unpromoted(name=event.name, step=event.step, attempt=event.attempt, rules=event.rules)
+    return state.but(unpromoted=(*state.unpromoted, new)[-KEPT_UNPROMOTED:])
+
+
+def _snapshot_judged(state: RunState, event: SnapshotJudged) -> RunState:
+    return _remember(state, event.name, reasons=event.reasons)
+
+
+def _remember(state: RunState, name: str, **changes: Any) -> RunState:
+    """With changes to what is known of a snapshot that is not promoted."""
+    known = tuple(replace(one, **changes) if one.name == name else one for one in state.unpromoted)
+    return state if known == state.unpromoted else state.but(unpromoted=known)
+
+
+def _forget(state: RunState, names: Iterable[str]) -> RunState:
+    """Without these among the snapshots that are not promoted."""
+    gone = set(names)
+    left = tuple(one for one in state.unpromoted if one.name not in gone)
+    return state if len(left) == len(state.unpromoted) else state.but(unpromoted=left)
+
+
 def _seen(state: RunState, event: SnapshotSeen | SnapshotPromoted) -> RunState:
     """A snapshot says how far its attempt has come."""
     if event.attempt != state.attempt or event.step <= state.step:
@@ -155,7 +184,7 @@ def _seen(state: RunState, event: SnapshotSeen | SnapshotPromoted) -> RunState:
 
 
 def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
-    state = _promotion_done(state, event.name)
+    state = _forget(_promotion_done(state, event.name), (event.name,))
     left_behind = event.attempt < state.attempt and event.step > state.resumed_step
     if left_behind or any(snapshot.name == event.name for snapshot in state.promoted):
         return state
@@ -181,6 +210,8 @@ def _snapshot_promoted(state: RunState, event: SnapshotPromoted) -> RunState:
 
 
 def _snapshot_rejected(state: RunState, event: SnapshotRejected) -> RunState:
+    if event.by == "gate":
+        state = _remember(state, event.name, rejected=True, reasons=event.reasons)
     asked = _promotion_done(state, event.name)
     if asked is state:
         return state
@@ -193,6 +224,7 @@ def _promotion_done(state: RunState, name: str) -> RunState:
 
 
 def _snapshots_removed(state: RunState, event: SnapshotsRemoved) -> RunState:
+    state = _forget(state, event.names)
     return state.but(promoted=tuple(s for s in state.promoted if s.name not in event.names))
 
 
@@ -298,6 +330,7 @@ def _stop_unconfirmed(state: RunState, event: StopUnconfirmed) -> RunState:
 def _rolled_back(state: RunState, event: RolledBack) -> RunState:
     last = (-1, -1) if event.target is None else (event.attempt, event.step)
     kept = tuple(s for s in state.promoted if s.order <= last and s.name not in event.quarantined)
+    state = _forget(state, event.quarantined)
     state = state.but(active=event.target, active_step=event.step, promoted=kept)
     procedure = state.procedure
     if state.stage == "resume" and event.none_usable and state.policy.without_stable == "lock":
@@ -368,7 +401,8 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
 _HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {
     RunDeclared: _declared,
     AlertReported: _alert,
-    SnapshotSeen: _seen,
+    SnapshotSeen: _snapshot_seen,
+    SnapshotJudged: _snapshot_judged,
     SnapshotPromoted: _snapshot_promoted,
     SnapshotRejected: _snapshot_rejected,
     SnapshotsRemoved: _snapshots_removed,

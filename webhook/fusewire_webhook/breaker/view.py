@@ -63,6 +63,9 @@ class RunView:
     active: str | None
     promoted: tuple[dict[str, Any], ...]
     """Promoted snapshots, oldest first: ``{"name", "step", "attempt"}``."""
+    unpromoted: tuple[dict[str, Any], ...]
+    """Snapshots that were seen and are neither promoted nor gone, oldest first: ``{"name", "step", "attempt",
+    "rules", "rejected", "reasons"}``."""
     incident: dict[str, Any] | None
     """The open incident: ``{"number", "divergences", "failed", "watched"}``."""
     divergences: int
@@ -116,6 +119,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunV
         resumed_step=state.resumed_step,
         active=state.active,
         promoted=tuple(dataclasses.asdict(snapshot) for snapshot in state.promoted),
+        unpromoted=tuple(dict(vars(snapshot)) for snapshot in state.unpromoted),
         incident=None if incident is None else dataclasses.asdict(incident),
         divergences=0 if incident is None else incident.divergences,
         divergences_run=state.divergences_run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.breaker.events import Event
 
-QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.RunDeclared, ev.SnapshotsRemoved)
+QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.SnapshotJudged, ev.RunDeclared, ev.SnapshotsRemoved)
 """Events that are bookkeeping: shown on request only."""
 
 
@@ -36,6 +36,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             return f"{what} {event.alertname} {event.status}{attempt}{found}{summary}"
         case ev.SnapshotSeen():
             return f"snapshot {event.name} is complete"
+        case ev.SnapshotJudged():
+            return f"snapshot {event.name} is not promoted, {event.answer}: {'; '.join(event.reasons)}"
         case ev.SnapshotPromoted():
             return f"snapshot {event.name} promoted by {event.by}"
         case ev.SnapshotRejected():

@@ -322,14 +322,16 @@ class Effects:
     async def _promote_for_person(self, action: PromoteSnapshot) -> Event:
         problems, info = await self.examine(action.name)
         if info is None:
-            return SnapshotRejected(name=action.name, step=0, attempt=0, reasons=problems)
+            return SnapshotRejected(name=action.name, step=0, attempt=0, reasons=problems, by=action.who)
         evidence = {"who": action.who, "why": action.why}
         try:
             if not problems:
                 return await self.promote(action.name, by=action.who, evidence=evidence, baselines={})
         except (FusewireError, OSError) as error:
             problems = (str(error),)
-        return SnapshotRejected(name=info.name, step=info.step, attempt=info.attempt, reasons=problems)
+        return SnapshotRejected(
+            name=info.name, step=info.step, attempt=info.attempt, reasons=problems, by=action.who
+        )
 
     async def examine(self, name: str, *, verify: bool = True) -> tuple[tuple[str, ...], SnapshotInfo | None]:
         """Why the snapshot must not be promoted (empty: it may), and what it is; its bytes too with ``verify``."""

@@ -301,6 +301,8 @@ class GuardedRun:
         """
         problems, info = await self.effects.examine(name, verify=not verified)
         refused = "; ".join(problems) or (self.not_promotable(info) if info is not None else None)
+        if any(known.name == name and known.rejected for known in self.state.unpromoted):
+            refused = "the gate has rejected it"
         if info is None or refused:
             raise CommandError(f"{name} cannot be promoted: {refused}")
         await self.append(await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines))

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fusewire.errors import FusewireError
 from fusewire.snapshots.retention import SnapshotInfo
@@ -54,6 +55,8 @@ class Candidate:
     damage: tuple[str, ...] | None = None
     """What does not hold on disk; None: not verified yet."""
     verification: asyncio.Task[None] | None = None
+    rejected: bool = False
+    """Its rejection is journaled and not on disk yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,8 @@ class Scanner:
             for gone in run.candidates.keys() - present:
                 del run.candidates[gone]
             new = [info for info in listing.infos if info.name not in run.candidates]
-            if all([await self._first_sight(name, run, info, facts) for info in new]):
+            known = {one["name"]: one for one in views[name].unpromoted}
+            if all([await self._first_sight(name, run, info, facts, known.get(info.name)) for info in new]):
                 run.settled = listing.changed_at == run.changed_at
                 run.looked, run.listed, run.changed_at = facts.now, facts.now, listing.changed_at
 
@@ -151,8 +155,24 @@ class Scanner:
                 break
         return found
 
-    async def _first_sight(self, name: str, run: Guarded, info: SnapshotInfo, facts: Survey) -> bool:
-        """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later)."""
+    async def _first_sight(
+        self, name: str, run: Guarded, info: SnapshotInfo, facts: Survey, known: Mapping[str, Any] | None
+    ) -> bool:
+        """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later).
+
+        ``known`` is what the journal tells of it: a rejection stays one, and its rules are those of the first time.
+        """
+        if known is not None and known["rejected"]:
+            run.candidates[info.name] = Candidate(
+                name=info.name,
+                step=info.step,
+                attempt=info.attempt,
+                seen=facts.now,
+                lead=0.0,
+                verdict=Verdict(answer="fail", reasons=tuple(known["reasons"])),
+                rejected=True,
+            )
+            return True
         if facts.rules is None:
             return False
         try:
@@ -179,10 +199,13 @@ class Scanner:
             seen=facts.now,
             lead=lead,
             slack=slack,
-            fingerprint=facts.rules.fingerprint,
+            fingerprint=(known and known["rules"]) or facts.rules.fingerprint,
             known=set(run.signals),
         )
-        return await self._submit(name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt))
+        rules = facts.rules.fingerprint
+        return await self._submit(
+            name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt, rules=rules)
+        )
 
 
 def _changed_at(folder: Path) -> int:

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 VERIFICATIONS = 4
 """Snapshots whose files are read at the same time."""
+PUT_AWAY_SECONDS = 5.0
+"""Before a rejection that the disk refused is written again."""
 
 
 class Runs(Protocol):
@@ -149,7 +151,8 @@ class Promoter:
             return True
         view = self._engine.view(run)
         return known.fully_listed() and all(
-            candidate.verdict.final or _held(view, candidate) for candidate in known.candidates.values()
+            candidate.rejected or candidate.verdict.final or _held(view, candidate)
+            for candidate in known.candidates.values()
         )
 
     def patience(self, run: str) -> float:
@@ -260,6 +263,8 @@ class Promoter:
 
     def _is_ripe(self, view: RunView, candidate: Candidate, facts: Survey) -> bool:
         """Judge by the cheap facts; true where only costly ones can tell more, or something is to be done."""
+        if candidate.rejected:
+            return True
         held = _held(view, candidate)
         if held:
             return self._note(view.run, candidate, Verdict(answer="inconclusive", reasons=(held,)))
@@ -272,6 +277,9 @@ class Promoter:
         return verdict.answer == "fail" or candidate.verification is None
 
     async def _judge(self, view: RunView, candidate: Candidate, facts: Survey) -> None:
+        if candidate.rejected:
+            await self._put_away(view, candidate)
+            return
         policy = self._policy(view.run)
         known = self._facts(view, candidate, facts)
         if known.completed:
@@ -339,20 +347,25 @@ class Promoter:
             self._runs[name].candidates.pop(candidate.name, None)
 
     async def _reject(self, view: RunView, candidate: Candidate, verdict: Verdict) -> None:
-        run = self._runs[view.run]
-        stored = await self._submit(
+        candidate.rejected = await self._submit(
             view.run,
             SnapshotRejected(
                 name=candidate.name, step=candidate.step, attempt=candidate.attempt, reasons=verdict.reasons
             ),
         )
-        if not stored:
-            return
+        if candidate.rejected:
+            await self._put_away(view, candidate)
+
+    async def _put_away(self, view: RunView, candidate: Candidate) -> None:
+        """Write the journaled rejection beside the snapshot; while the disk refuses it is tried again."""
+        run = self._runs[view.run]
         try:
-            await asyncio.to_thread(run.store.reject, candidate.name, verdict.reasons)
+            await asyncio.to_thread(run.store.reject, candidate.name, candidate.verdict.reasons)
         except (FusewireError, OSError) as error:
             log.warning("snapshot %s of run %s could not be put away: %s", candidate.name, view.run, error)
-        run.candidates.pop(candidate.name, None)
+            candidate.next_look = self._clock() + PUT_AWAY_SECONDS
+        else:
+            run.candidates.pop(candidate.name, None)
 
     def _facts(self, view: RunView, candidate: Candidate, facts: Survey) -> GateFacts:
         run = self._runs[view.run]
