@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from fusewire_webhook.breaker.events import AttemptStarted, SnapshotPromoted, StopConfirmed
+from fusewire_webhook.breaker.events import AttemptStarted, Command, SnapshotPromoted, StopConfirmed
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.web.metrics import Metrics
 
@@ -58,3 +58,17 @@ def test_baselines_are_those_of_the_present_attempt_only() -> None:
     metrics.baselines("cartpole", 2, {"value_loss": {"max": 9.0}})
     lines = [line for line in exposition(metrics).splitlines() if line.startswith("fusewire_baseline{")]
     assert lines == ['fusewire_baseline{attempt="2",run="cartpole",signal="value_loss",stat="max"} 9.0']
+
+
+def test_a_lockout_is_no_slow_restart() -> None:
+    """The hours until a person resets a locked run are not counted as a restart; the reset's own restart is."""
+    now = [0.0]
+    metrics = Metrics(clock=lambda: now[0])
+    opened, locked = RunState(phase="open"), RunState(phase="locked")
+    stop, reset = StopConfirmed(attempt=0, seconds=0.3), Command(verb="reset", who="ada", why="x")
+    started = AttemptStarted(attempt=1, handle={})
+    for at, event, state in ((0, stop, opened), (1, stop, locked), (9000, reset, opened), (9002, started, opened)):
+        now[0] = float(at)
+        metrics.stored("cartpole", 1, event, state)
+    assert metrics.registry.get_sample_value("fusewire_restart_seconds_sum") == 2.0
+    assert metrics.registry.get_sample_value("fusewire_restart_seconds_count") == 1.0

@@ -138,7 +138,9 @@ class Metrics:
     def stored(self, run: str, _seq: int, event: Event, state: RunState) -> None:
         """An event of a run was stored and folded into ``state``: the engine's listener."""
         self._events.inc()
-        if state.phase == "open" and run not in self._opened:
+        if state.phase == "locked":
+            self._opened.pop(run, None)
+        elif state.phase == "open" and run not in self._opened:
             self._opened[run] = self._clock()
         match event:
             case StopConfirmed():
