@@ -40,7 +40,7 @@ PREFERRED = (
 )
 """Signals in the order in which they get a plot, after those that tripped."""
 
-MISSING = "There are no plots: matplotlib is not installed here (pip install 'fusewire[report]')."
+MISSING = "There are no plots: matplotlib is not installed here (pip install matplotlib)."
 
 _INK = "#010203"
 """Stands for the colour of the text around the picture."""
