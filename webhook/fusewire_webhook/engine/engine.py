@@ -209,6 +209,14 @@ class Engine:
         """
         return self._run(run).state
 
+    def store(self, run: str) -> SnapshotStore:
+        """The run's snapshots. Whoever verifies them through it keeps retention from deleting them meanwhile.
+
+        Raises:
+            UnknownRunError: no such run is guarded.
+        """
+        return self._run(run).effects.store
+
     def targets(self) -> list[Target]:
         """The exporters to scrape: listed before an attempt starts and until its end is confirmed."""
         targets: list[Target] = []

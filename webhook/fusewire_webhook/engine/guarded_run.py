@@ -175,9 +175,7 @@ class GuardedRun:
             if name not in known and self.not_promotable(info) is None:
                 by = info.why.removeprefix("by ")
                 await self.append(
-                    SnapshotPromoted(
-                        name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence
-                    )
+                    SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence)
                 )
         gone = tuple(sorted(known - on_disk.keys()))
         if gone and self.state.stage not in {"rollback", "resume"}:
