@@ -39,7 +39,15 @@ async def test_it_shows_a_recovery(tmp_path: Path) -> None:
     output = (await child.communicate())[0].decode()
     assert child.returncode == 0, output
     assert output.splitlines()[-1].startswith("OK after "), output
-    for row in ("violation in Prometheus", "SIGTERM", "rollback", "its first update seen", "steps lost"):
+    rows = (
+        "violation in Prometheus",
+        "SIGTERM",
+        "rollback",
+        "its first update seen",
+        "rolled back to step",
+        "steps lost",
+    )
+    for row in rows:
         assert row in output
     assert watched(tmp_path).processes() == {}
 

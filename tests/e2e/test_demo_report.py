@@ -119,6 +119,17 @@ def test_the_table_shows_what_is_known_and_a_dash_for_the_rest() -> None:
     assert rows["detection (violation → exit)"].count("–") == 2
 
 
+def test_the_table_shows_how_far_back_each_rollback_went() -> None:
+    """Beside each failure stands the step that the next attempt went on from, or that there was none."""
+    targets = (40, 20, 0, None)
+    found = [
+        Failure(attempt=attempt, cause="KLSpike", failure_class="divergence", resumed_step=step)
+        for attempt, step in enumerate(targets)
+    ]
+    (row,) = (line for line in printed(found, None).splitlines() if "rolled back to step" in line)
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["40", "20", "from scratch", "–"]
+
+
 def test_the_timeline_starts_at_zero_and_tells_decisions() -> None:
     """Seconds count from the first entry, and what an event led to stands below it."""
     lines = list(timeline(TRIPPED))

@@ -17,7 +17,7 @@ from fusewire.snapshots.layout import ACTIVE_LINK, QUARANTINE, SNAPSHOTS, STABLE
 from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.demo.driver import Watcher
 from fusewire_webhook.demo.guarded import GuardedRun
-from fusewire_webhook.demo.incidents import Failure, failures
+from fusewire_webhook.demo.incidents import Failure
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, Scenario, config
 from fusewire_webhook.watch.prometheus import matchers
 
@@ -197,15 +197,19 @@ async def test_memory_leak_is_told_and_nothing_is_stopped(tmp_path: Path) -> Non
     files_agree(guarded)
 
 
-async def test_a_persistent_fault_ends_locked(tmp_path: Path) -> None:
-    """When restarting does not help the run is locked, its processes are gone, and the exit code says so."""
+async def test_a_persistent_fault_climbs_the_ladder_and_ends_locked(tmp_path: Path) -> None:
+    """Each divergence goes one stable snapshot further back than the one before; the third locks the run."""
     scenario = SCENARIOS["lr-spike-forever"]
-    async with GuardedRun(tmp_path, config(scenario, FAST)) as guarded:
-        await watch(guarded, scenario)
+    pace = dataclasses.replace(FAST, strikes=f"promoted:{2 * FAST.snapshot_every}")
+    async with GuardedRun(tmp_path, config(scenario, pace)) as guarded:
+        found = await watch(guarded, scenario)
         assert guarded.exit_code == 3
     files_agree(guarded)
     assert guarded.state.phase == "locked"
-    tripped = [failure for failure in failures(guarded.entries) if failure.alert]
-    assert len(tripped) == 3 or "no older stable snapshot" in guarded.state.reason
-    assert len(tripped) >= 2
+    assert [failure.failure_class for failure in found] == ["divergence"] * 3
+    last_stable, further_back, locked = (failure.resumed_step for failure in found)
+    assert last_stable is not None
+    assert further_back is not None
+    assert last_stable > further_back > 0
+    assert locked is None
     assert f"{guarded.run}: LOCKED: {guarded.state.reason}" in guarded.log.read_text()

@@ -35,6 +35,7 @@ class Failure:
     killed: int = 0
     rolled_back: float | None = None
     resumed_step: int | None = None
+    """Update that the next attempt went on from; 0: from scratch."""
     next_started: float | None = None
     strike: float | None = None
     """The fault struck."""

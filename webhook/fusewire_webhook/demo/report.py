@@ -53,6 +53,7 @@ def table(found: Sequence[Failure], final_return: float | None) -> Table:
     shown.add_row("detection (violation → exit)", *(_between(f.violation, f.exited) for f in found))
     shown.add_row("back at work (exit → first update)", *(_between(f.exited, f.first_step) for f in found))
     shown.add_row("processes that needed SIGKILL", *(str(f.killed) for f in found))
+    shown.add_row("rolled back to step", *(_target(f.resumed_step) for f in found))
     shown.add_row("steps lost", *("–" if f.steps_lost is None else str(f.steps_lost) for f in found))
     if final_return is not None:
         shown.add_row("mean return in the end", *([""] * (len(found) - 1)), f"{final_return:.0f}")
@@ -68,6 +69,10 @@ def _moment(failure: Failure, field: str) -> str:
     known = [getattr(failure, name) for name in fields[: fields.index(field)]]
     before = [moment for moment in known if moment is not None]
     return f"{clock}  {at - before[-1]:+6.2f} s" if before else clock
+
+
+def _target(step: int | None) -> str:
+    return "–" if step is None else str(step) if step else "from scratch"
 
 
 def _between(start: float | None, end: float | None) -> str:
