@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fusewire.snapshots import SnapshotStore
+from fusewire.snapshots import FileLayer, SnapshotStore
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import Command, Event, SnapshotRejected, SnapshotSeen
@@ -467,6 +469,69 @@ async def test_a_promotion_that_was_not_journaled_is_found_at_the_next_start(tmp
         actuator = guard.actuator
     async with guarding(tmp_path, actuator=actuator) as guard:
         assert [snapshot.name for snapshot in guard.state.promoted] == [name]
+
+
+async def test_a_link_that_a_crash_left_behind_is_renewed_at_the_start(tmp_path: Path) -> None:
+    """The webhook was killed between the promotion and its link."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        old, new = await guard.promote(100, 0), await guard.promote(200, 0)
+        actuator, link = guard.actuator, guard.run_dir / "stable_checkpoint_latest"
+    link.unlink()
+    link.symlink_to(f"snapshots/{old}")
+    async with guarding(tmp_path, actuator=actuator):
+        assert link.resolve().name == new
+
+
+@pytest.mark.parametrize("person", [False, True], ids=["gate", "person"])
+async def test_a_link_that_fails_to_swap_does_not_undo_a_promotion(tmp_path: Path, person: bool) -> None:
+    """The promotion is on disk, so it is journaled, it is what a divergence goes back to, and the link follows."""
+    fails = True
+
+    def before(effect: str, path: Path) -> None:
+        if fails and effect == "symlink":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    def stores(run_dir: Path) -> SnapshotStore:
+        return SnapshotStore(run_dir, files=FileLayer(before))
+
+    async with guarding(tmp_path, stores=stores) as guard:
+        await guard.running(0)
+        if person:
+            name = write_snapshot(guard.run_dir, 100, 0)
+            await guard.engine.command(RUN, Command(verb="promote", who="ann", why="", snapshot=name))
+        else:
+            name = await guard.promote(100, 0)
+        await guard.until(lambda state: [snapshot.name for snapshot in state.promoted] == [name])
+        assert not (guard.run_dir / "stable_checkpoint_latest").is_symlink()
+        fails = False
+        await guard.engine.submit(RUN, trip(0))
+        assert (await guard.running(1)).resumed_from == name
+        assert (guard.run_dir / "stable_checkpoint_latest").resolve().name == name
+
+
+async def test_snapshots_are_seen_to_while_nothing_happens(tmp_path: Path, monkeypatch: Any) -> None:
+    """Of a completed run nothing is journaled any more: what grows old still goes, what is half done is done."""
+    monkeypatch.setattr(engine, "TEND_SECONDS", 0.05)
+    config = quick(snapshots={"keep_days": 1.0, "keep_promoted": 1})
+    async with guarding(tmp_path, config) as guard:
+        await guard.running(0)
+        rejected = write_snapshot(guard.run_dir, 100, 0)
+        guard.store.reject(rejected, ["it tripped"])
+        name = write_snapshot(guard.run_dir, 200, 0)
+        for file in ("exporter.json", "completed.json"):
+            (guard.run_dir / "attempts" / "000" / file).write_text("{}")
+        guard.actuator.exit(RUN, 0, 0)
+        await guard.engine.wait_finished(RUN)
+        manifest = guard.run_dir / "snapshots" / rejected / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "time": 0.0}))
+        told: set[str] = set()
+        async with asyncio.timeout(20), guard.engine.subscribe() as happenings:
+            guard.store.promote(name, by="gate", evidence={})
+            while not told >= {"snapshot_promoted", "snapshots_removed"}:
+                told.add((await anext(happenings))[2].kind)
+        assert [snapshot.name for snapshot in guard.state.promoted] == [name]
+        assert [info.name for info in guard.store.list()] == [name]
 
 
 async def test_retention_after_a_promotion_is_journaled(tmp_path: Path) -> None:

@@ -55,6 +55,20 @@ def test_a_candidate_becomes_stable_by_promotion(tmp_path: Path) -> None:
     }
 
 
+def test_a_promotion_that_froze_nothing_leaves_the_baselines_of_the_one_before(tmp_path: Path) -> None:
+    """A person's promotion does not wipe what the gate measured; a later measurement speaks for itself."""
+    names = [write(tmp_path, step) for step in (1, 2, 3, 4)]
+    store = SnapshotStore(tmp_path)
+    store.promote(names[0], by="ada", evidence={})
+    assert store.baselines(names[0]) == {}
+    store.promote(names[2], by="gate", evidence={}, baselines={"kl": {"median": 1.0}})
+    store.promote(names[1], by="ada", evidence={}, baselines={})
+    assert store.baselines(names[1]) == {"kl": {"median": 1.0}}
+    store.promote(names[3], by="gate", evidence={}, baselines={"kl": {"median": 2.0}})
+    assert [store.baselines(name) for name in (names[1], names[3])] == [{"kl": {"median": v}} for v in (1.0, 2.0)]
+    assert store.baselines(names[0]) == {}
+
+
 def test_stable_is_the_last_promoted_not_the_highest_step(tmp_path: Path) -> None:
     """After a rollback, snapshots of lower steps are promoted and become stable like any other."""
     high, low = write(tmp_path, 5000), write(tmp_path, 400, 1)

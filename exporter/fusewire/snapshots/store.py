@@ -127,9 +127,17 @@ class SnapshotStore:
         return read_manifest(self.get(name).path)
 
     def baselines(self, name: str) -> dict[str, Any]:
-        """What was frozen when ``name`` was promoted; empty where nothing was."""
-        value = _read_json(self.get(name).path / PROMOTION_FILE).get("baselines")
-        return value if isinstance(value, dict) else {}
+        """What was frozen when ``name`` was promoted, or at the last promotion before it that froze anything.
+
+        A person's promotion freezes nothing. Empty: no promotion has.
+        """
+        info = self.get(name)
+        earlier = [one for one in self.promoted() if one.promotion_order < info.promotion_order]
+        for one in (info, *reversed(earlier)):
+            value = _read_json(one.path / PROMOTION_FILE).get("baselines")
+            if isinstance(value, dict) and value:
+                return value
+        return {}
 
     def stable(self) -> SnapshotInfo | None:
         """The last promoted snapshot: where ``stable_checkpoint_latest`` points, or must after a crash."""

@@ -36,6 +36,8 @@ Listener = Callable[[str, int, Event, RunState], None]
 
 ENDPOINT_SECONDS = 0.5
 """How often the exporters' own words on where they listen are read."""
+TEND_SECONDS = 60.0
+"""How often the snapshots of each run are seen to when nothing happens: what grew old, what was left half done."""
 STORE_THREADS = 32
 
 
@@ -108,6 +110,7 @@ class Engine:
         await self._blocking(self._replay)
         await asyncio.gather(*(run.take_up() for run in self._runs.values()))
         self._spawn(self._follow_exporters(), "exporters")
+        self._spawn(self._tend(), "snapshots")
 
     async def close(self, *, stop_runs: bool, who: str = "operator", why: str = "shutdown") -> None:
         """End the engine. With ``stop_runs`` every trainer is stopped first, and its run can be continued.
@@ -278,6 +281,12 @@ class Engine:
             for (run, attempt), endpoint in zip(looks, news, strict=True):
                 if endpoint is not None and run.state.live and run.state.attempt == attempt:
                     run.effects.endpoint.listen_at(endpoint)
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_SECONDS)
+            for run in self._runs.values():
+                run.tend()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)

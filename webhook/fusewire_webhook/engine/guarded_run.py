@@ -88,6 +88,7 @@ class GuardedRun:
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._watched_attempt = -1
         self._refused: dict[int, str] = {}
+        self._promoting = asyncio.Lock()
 
     # Journal and fold ---------------------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ class GuardedRun:
         if self.at_work:
             self.look_after()
             if isinstance(event, (SnapshotSeen, SnapshotPromoted)):
-                self._lane("retention", self._retain)
+                self.tend()
 
     async def finished(self) -> None:
         """Return once the run is locked, completed or shut down."""
@@ -158,7 +159,10 @@ class GuardedRun:
             first = await effects.blocking(effects.first_free_attempt)
             await self.append(RunDeclared(policy=policy.to_json(), first_attempt=first))
         else:
-            await self._reconcile_disk()
+            try:
+                await self._reconcile_disk()
+            except (FusewireError, OSError) as error:
+                log.error("run %s: its snapshots cannot be compared with the journal now: %s", self.name, error)
             if self.state.shut_down or self.state.policy != policy:
                 await self.append(RunDeclared(policy=policy.to_json()))
         if self.state.live or self.state.stage == "start":
@@ -168,7 +172,8 @@ class GuardedRun:
         self.look_after()
 
     async def _reconcile_disk(self) -> None:
-        """Journal what happened to promoted snapshots on disk just before the engine was killed."""
+        """Finish what was left half done on promoted snapshots: renew the link, journal what happened on disk."""
+        await self.effects.blocking(self.effects.store.publish_stable)
         on_disk = {info.name: info for info in await self.effects.blocking(self.effects.store.promoted)}
         known = {snapshot.name for snapshot in self.state.promoted}
         for name, info in on_disk.items():
@@ -259,13 +264,20 @@ class GuardedRun:
             await asyncio.sleep(delay)
             delay = min(2 * delay, RETRY_MAX_SECONDS)
 
-    async def _retain(self) -> None:
+    def tend(self) -> None:
+        """See to the snapshots on disk, in the background."""
+        if self.at_work:
+            self._lane("snapshots", self._tend)
+
+    async def _tend(self) -> None:
         try:
+            async with self._promoting:
+                await self._reconcile_disk()
             removed = await self.effects.retain(self.state.attempt)
             if removed:
                 await self.append(SnapshotsRemoved(names=removed))
         except (FusewireError, JournalError, OSError) as error:
-            log.error("run %s: old snapshots could not be removed: %s", self.name, error)
+            log.error("run %s: its snapshots could not be tidied up: %s", self.name, error)
 
     # People and the gate ------------------------------------------------------------------------------
 
@@ -303,7 +315,8 @@ class GuardedRun:
             refused = "the gate has rejected it"
         if info is None or refused:
             raise CommandError(f"{name} cannot be promoted: {refused}")
-        await self.append(await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines))
+        async with self._promoting:
+            await self.append(await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines))
 
     def not_promotable(self, info: SnapshotInfo) -> str | None:
         """Why a snapshot must not become stable now; None: it may."""
