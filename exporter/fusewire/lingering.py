@@ -35,17 +35,18 @@ class Scrapes:
         """
         return max(self._gaps, default=None)
 
-    def expected(self, now: float, otherwise: float) -> float:
+    def expected(self, now: float, *, first: float, second: float) -> float:
         """For how many seconds to wait for the next scrape: two intervals; 0: nobody scrapes (any more).
 
         Args:
-            otherwise: the answer after a single scrape, which tells no interval.
+            first: the answer before the first scrape.
+            second: before the second one: the first tells no interval.
         """
         interval = self.interval
         if self._last_begun is None:
-            return 0.0
+            return first
         if interval is None:
-            return otherwise
+            return second
         return 2 * interval if now - self._last_begun <= 2 * interval else 0.0
 
     def wait_since(self, moment: float, timeout: float, give_up: Callable[[], bool]) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
 
-from fusewire.attempt import AttemptParameters, RngPolicy
+from fusewire.attempt import ATTEMPT_FILE, AttemptParameters, RngPolicy
 from fusewire.attempt_files import AttemptFiles
 from fusewire.guard import Errors, guarded, logger
 from fusewire.learning_rate import LearningRateScaler
@@ -222,7 +222,8 @@ class Run:
         """Say that the training has finished on purpose.
 
         Waits for a snapshot that is being written and then, where something scrapes, until the last step was
-        scraped, for at most two intervals: a snapshot becomes stable only if its last step was seen.
+        scraped, for at most two intervals (``linger_seconds`` before there were two scrapes): a snapshot becomes
+        stable only if its last step was seen.
 
         After a SIGTERM it says nothing: a loop that was asked to stop has not finished, and the run goes on later.
         """
@@ -235,8 +236,8 @@ class Run:
         self._settle()
         self._saver.wait()
         if self._exporter is not None:
-            now = self._clock()
-            seconds = self._scrapes.expected(now, self.parameters.linger_seconds)
+            now, longest = self._clock(), self.parameters.linger_seconds
+            seconds = self._scrapes.expected(now, first=longest if self._supervised else 0.0, second=longest)
             self._scrapes.wait_since(now, min(seconds, SCRAPE_SECONDS_AT_END), lambda: self._stopping.by_signal)
         if self._files is not None:
             self._files.write_completed(self._recorder.view(self._clock()).step)
@@ -475,6 +476,11 @@ class Run:
             return self.lr_scale
 
     # Files -------------------------------------------------------------------------------------------------
+
+    @property
+    def _supervised(self) -> bool:
+        """Whether a webhook started this attempt, and so lets it be scraped."""
+        return self.run_dir is not None and (self.run_dir / ATTEMPT_FILE).exists()
 
     def _last_values(self) -> LastValues | None:
         from fusewire.evidence import LastValues as Made  # noqa: PLC0415 (numpy)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +154,17 @@ def test_complete_where_nobody_scrapes_any_more(train: Train, scrapes: int) -> N
     assert (trainer.attempt_dir / "completed.json").exists()
 
 
+def test_complete_before_the_first_scrape(train: Train, tmp_path: Path) -> None:
+    """A supervised trainer that has finished before it was ever scraped waits for the first one."""
+    (tmp_path / "attempt.json").write_text("{}")
+    trainer = train(loop(body="break", after="run.complete()"), FUSEWIRE_RUN_DIR=str(tmp_path))
+    port = int(trainer.line())
+    time.sleep(0.5)
+    assert trainer.process.poll() is None
+    fetch(port)
+    assert trainer.wait(5)[0] == 0
+
+
 def test_sigterm_ends_the_wait_of_complete(train: Train) -> None:
     """A supervisor that stops a trainer which waits to be scraped does not have to wait."""
     after = "print('complete', flush=True); run.complete()"
@@ -168,7 +180,7 @@ def test_sigterm_ends_the_wait_of_complete(train: Train) -> None:
 @pytest.mark.parametrize(
     ("gaps", "silent", "seconds"),
     [
-        ([], 0.0, 0.0),
+        ([], 0.0, 9.0),
         ([0.0], 5.0, 7.0),
         ([0.0, 1.0], 0.5, 2.0),
         ([0.0, 1.0, 1.4, 2.0], 0.5, 2.0),
@@ -182,7 +194,7 @@ def test_for_how_long_a_scrape_is_expected(gaps: list[float], silent: float, sec
     scrapes = Scrapes()
     for begun in gaps:
         scrapes.finished(begun)
-    assert scrapes.expected((gaps or [0.0])[-1] + silent, otherwise=7.0) == pytest.approx(seconds)
+    assert scrapes.expected((gaps or [0.0])[-1] + silent, first=9.0, second=7.0) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
