@@ -16,7 +16,7 @@ from fusewire.attempt_files import LAST_VALUES_FILE
 from fusewire.files import write_json
 from fusewire.snapshots import SnapshotStore
 from fusewire.snapshots.filelayer import FileLayer
-from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
+from fusewire_webhook.breaker.events import SnapshotJudged, SnapshotRejected, SnapshotSeen, StepsWatched
 from fusewire_webhook.errors import CommandError, PrometheusError
 from fusewire_webhook.settings.config import RunConfig, SnapshotConfig
 from fusewire_webhook.watch.prometheus import RuleGroup, RuntimeInfo, Sample
@@ -319,6 +319,18 @@ async def completed(world: World, *, seen: float, **last_values: Any) -> str:
     return name
 
 
+async def test_verdict_outlives_the_webhook(make: Make) -> None:
+    """At its end the journal gets why each candidate is not promoted, once."""
+    world = make()
+    await ripe(world)
+    world.engine.change(RUN, paused=True)
+    await world.after(50.0)
+    for _ in range(2):
+        await world.promoter.flush()
+    (judged,) = world.engine.of(SnapshotJudged)
+    assert (judged.answer, judged.reasons) == ("inconclusive", ("paused: the run is paused",))
+
+
 async def test_completed_run_is_judged_without_further_steps(make: Make) -> None:
     """The last snapshot of a completed run is promoted after T although neither step nor scrape came after it."""
     world = make()
@@ -349,6 +361,7 @@ async def test_completed_run_whose_end_nobody_saw_or_was_bad_is_not_promoted(
     assert world.engine.promotions == []
     assert world.promoter.latest(RUN)[0]["reasons"] == [reason]
     assert world.promoter.settled(RUN)
+    assert [event.reasons for event in world.engine.of(SnapshotJudged)] == [(reason,)]
     world.prometheus.asked.clear()
     await world.after(60.0)
     assert len(world.prometheus.asked) == 2

@@ -21,13 +21,13 @@ run, last_kl = fusewire.attach(), float(sys.argv[1])
 for step in range(1, 44):
     time.sleep(0.1)
     done = step == 43
-    run.step(step, approx_kl=last_kl if done else 0.01, value_loss=1.0, policy_entropy=0.5, grad_norm=0.5)
+    run.step(step, approx_kl=last_kl if step > 33 else 0.01, value_loss=1.0, policy_entropy=0.5, grad_norm=0.5)
     if run.snapshot_due(step, last=done):
         run.save_snapshot(step, {"w": [float(step)]}, wait=done)
 run.complete()
 sys.exit(run.exit_code)
 """
-"""The last update is as bad as the argument says, and the process ends right after it."""
+"""The last updates are as bad as the argument says, and the process ends right after them."""
 
 
 @pytest.mark.parametrize(("pack", "interval"), [("preset:demo", 0.25), ("default", 1.0)])
@@ -65,4 +65,6 @@ async def test_the_last_snapshot_of_a_completed_run(tmp_path: Path, pack: str, i
     stable = SnapshotStore(runs / "good").stable()
     assert stable is not None, shown
     assert stable.name == last, shown
+    assert f"stable snapshot: {last}" in shown
+    assert f"{last} is rejected: tripped: " in shown
     assert [SnapshotStore(runs / name).get(last).state for name in ("bad", "broken")] == ["rejected"] * 2, shown

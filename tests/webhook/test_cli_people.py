@@ -11,7 +11,7 @@ import pytest
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotWriter
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.breaker.events import Command, SnapshotJudged, SnapshotSeen
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.watch.promoter import Promoter
 
@@ -175,7 +175,7 @@ async def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.
 async def test_the_serving_webhook_says_why_a_candidate_waits(
     config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``snapshots`` shows the gate's reasons while a webhook serves, and none where nobody knows them."""
+    """``snapshots`` shows the gate's reasons while a webhook serves, after that the journaled ones, else none."""
     parameters, folder = AttemptParameters(run="cartpole"), Path(config.runs_dir) / "cartpole"
     writer = SnapshotWriter(folder, parameters, parent=None, lineage=dict, observer=NullObserver())
     assert writer.save(4, {"weight": np.zeros(4, np.float32)})
@@ -192,5 +192,11 @@ async def test_the_serving_webhook_says_why_a_candidate_waits(
         return str(json.loads(capsys.readouterr().out)["why"])
 
     assert await why() == ""
-    async with served(config, FakeActuator()):
+    async with served(config, FakeActuator()) as service:
         assert await why() == "12 of 50 steps; too young"
+        for kind, more in (
+            (SnapshotSeen, {}),
+            (SnapshotJudged, {"answer": "inconclusive", "reasons": ("paused: the run is paused",)}),
+        ):
+            await service.engine.submit("cartpole", kind(name=verdict["name"], step=4, attempt=0, **more))
+    assert await why() == "paused: the run is paused"

@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fusewire_webhook.breaker.events import AlertReported, AttemptStarted
+from fusewire_webhook.breaker.events import (
+    AlertReported,
+    AttemptStarted,
+    Event,
+    SnapshotJudged,
+    SnapshotPromoted,
+    SnapshotRejected,
+    SnapshotSeen,
+)
 from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.breaker.view import view_of
-from fusewire_webhook.cli.progress import Progress
+from fusewire_webhook.cli.progress import Progress, last_snapshot
 
 VIEW = replace(view_of("toy", 0, RunState()), attempt=1, live=True)
 STARTED = AttemptStarted(attempt=1, handle={})
@@ -40,3 +49,32 @@ def test_a_trip_alert_that_stops_nothing_says_why(view: dict[str, Any], alert: d
     progress.show(replace(VIEW, **view), event)
     line = out.getvalue().splitlines()[-1]
     assert line.endswith(f"(attempt {event.attempt}){words}")
+
+
+A: dict[str, Any] = {"name": "step-a", "step": 4, "attempt": 0}
+B: dict[str, Any] = {"name": "step-b", "step": 8, "attempt": 0}
+
+
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        ([], []),
+        ([SnapshotSeen(**A)], ["stable snapshot: none", "step-a is not stable: not judged"]),
+        ([SnapshotSeen(**A), SnapshotPromoted(**A)], ["stable snapshot: step-a"]),
+        (
+            [SnapshotSeen(**A), SnapshotPromoted(**A), SnapshotSeen(**B), SnapshotRejected(**B, reasons=("bad",))],
+            ["stable snapshot: step-a", "step-b is rejected: bad"],
+        ),
+        (
+            [SnapshotSeen(**B), SnapshotJudged(**B, answer="inconclusive", reasons=("few scrapes", "late"))],
+            ["stable snapshot: none", "step-b is not stable: few scrapes; late"],
+        ),
+    ],
+)
+def test_the_end_tells_what_became_of_the_last_snapshot(events: list[Event], lines: list[str]) -> None:
+    """Which one is stable, and why the last one is not; what the gate says now is newer than the journal."""
+    view = view_of("toy", 0, fold(events))
+    assert last_snapshot(view, ()) == lines
+    if lines and "not stable" in lines[-1]:
+        now = last_snapshot(view, [{"name": view.unpromoted[-1]["name"], "reasons": ["now"]}])
+        assert now[-1].endswith("is not stable: now")

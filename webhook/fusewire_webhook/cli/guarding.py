@@ -110,7 +110,7 @@ async def _guard(config: Config, progress: Progress) -> int:
             await asyncio.gather(following, return_exceptions=True)
         views = service.engine.views()
         for view in views:
-            progress.result(view, runs_dir=config.runs_dir)
+            progress.result(view, runs_dir=config.runs_dir, verdicts=service.promoter.latest(view.run))
     return exit_code(views) if done else taken.exit_code
 
 

@@ -6,10 +6,10 @@ import asyncio
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, cast
+from typing import IO, Any, Self, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -87,8 +87,12 @@ class Progress:
         finally:
             refreshing.cancel()
 
-    def result(self, view: RunView, *, runs_dir: str) -> None:
-        """How a run ended, and what to do about it: commands that work as they are printed."""
+    def result(self, view: RunView, *, runs_dir: str, verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
+        """How a run ended, and what to do about it: commands that work as they are printed.
+
+        Args:
+            verdicts: those of the gate on what is still a candidate, as :meth:`Promoter.latest` gives them.
+        """
         where = f"{view.run} --runs {shlex.quote(runs_dir)}"
         line = Text(f"{view.run}: ").append(view.state.upper(), style=COLOURS.get(view.state, ""))
         if view.state == "locked":
@@ -100,6 +104,7 @@ class Progress:
             )
         else:
             line.append(f", attempt {view.attempt}, {sum(view.trips.values())} trips")
+            line.append("".join(f"\n  {plain(words)}" for words in last_snapshot(view, verdicts)))
         self._console.print(line)
 
     def show(self, view: RunView, event: Event) -> None:
@@ -138,3 +143,17 @@ class Progress:
             views = [view.to_json() for view in service.engine.views()]
             self._live.update(table(views, decisions=False), refresh=True)
             await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def last_snapshot(view: RunView, verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which snapshot is stable, and what became of the last one, where that is another. Empty: there was none."""
+    known = [*view.promoted, *view.unpromoted]
+    if not known:
+        return []
+    last = max(known, key=lambda one: (one["attempt"], one["step"]))
+    lines = [f"stable snapshot: {view.promoted[-1]['name'] if view.promoted else 'none'}"]
+    if last in view.unpromoted:
+        reasons = next((one["reasons"] for one in verdicts if one["name"] == last["name"]), last["reasons"])
+        fate = "rejected" if last["rejected"] else "not stable"
+        lines.append(f"{last['name']} is {fate}: {'; '.join(reasons) or 'not judged'}")
+    return lines

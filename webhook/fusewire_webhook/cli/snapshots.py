@@ -91,13 +91,18 @@ def _snapshots(arguments: argparse.Namespace) -> int:
 
 
 def _reasons(arguments: argparse.Namespace) -> dict[str, str]:
-    """Why each candidate is not promoted yet, as the serving webhook says; nothing where none answers."""
+    """Why each candidate is not promoted, as the serving webhook says, else what the journal says last."""
+    from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
+    from fusewire_webhook.cli.history import entries_of  # noqa: PLC0415
 
     folder = RunsFolder(Path(configuration(arguments)[0].runs_dir))
     with contextlib.suppress(WebhookError):
         answer = ask(folder, "GET", f"/api/runs/{arguments.run}/candidates")
-        return {one["name"]: "; ".join(one["reasons"]) for one in (answer or {}).get("candidates", ())}
+        if answer is not None:
+            return {one["name"]: "; ".join(one["reasons"]) for one in answer["candidates"]}
+        state = fold(entry.event for entry in entries_of(folder, arguments.run))
+        return {one.name: "; ".join(one.reasons) for one in state.unpromoted}
     return {}
 
 

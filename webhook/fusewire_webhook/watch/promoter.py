@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots.layout import SNAPSHOTS
 from fusewire.snapshots.store import SnapshotStore
-from fusewire_webhook.breaker.events import Event, SnapshotRejected
+from fusewire_webhook.breaker.events import Event, SnapshotJudged, SnapshotRejected
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.settings.config import RunConfig
@@ -126,7 +126,7 @@ class Promoter:
         self._readers = ThreadPoolExecutor(VERIFICATIONS, thread_name_prefix="fusewire-verify")
 
     async def run(self) -> None:
-        """Judge until cancelled; the watched steps that are not journaled yet are, at the end."""
+        """Judge until cancelled; the watched steps and the verdicts that are not journaled yet are, at the end."""
         try:
             while True:
                 started = self._clock()
@@ -201,11 +201,12 @@ class Promoter:
             await self._judge(view, candidate, facts)
 
     async def flush(self) -> None:
-        """Journal the watched steps that were held back."""
+        """Journal the watched steps that were held back, and why each candidate is not promoted."""
         for name, run in self._runs.items():
             event = run.watched.flush(self._clock())
             if event is not None:
                 await self._submit(name, event)
+            await asyncio.gather(*(self._journal_verdict(name, candidate) for candidate in run.candidates.values()))
 
     def _mind_the_watch(self, facts: Survey) -> None:
         """Start every clock again where the watch as a whole was in doubt."""
@@ -291,6 +292,8 @@ class Promoter:
             self._begin_verification(view.run, candidate, policy)
             return
         candidate.next_look = self._clock() + max(self.period, policy.patience(facts.rules) / 20)
+        if verdict.final:
+            await self._journal_verdict(view.run, candidate)
         if verdict.answer == "fail":
             await self._reject(view, candidate, verdict)
         elif verdict.answer == "pass" and full.window is not None:
@@ -366,6 +369,23 @@ class Promoter:
             candidate.next_look = self._clock() + PUT_AWAY_SECONDS
         else:
             run.candidates.pop(candidate.name, None)
+
+    async def _journal_verdict(self, name: str, candidate: Candidate) -> None:
+        """Journal why a snapshot is not promoted, unless the journal says that already."""
+        verdict, unpromoted = candidate.verdict, self._engine.view(name).unpromoted
+        known = next((one for one in unpromoted if one["name"] == candidate.name), None)
+        if known is None or known["rejected"] or verdict is UNJUDGED or verdict.reasons == tuple(known["reasons"]):
+            return
+        await self._submit(
+            name,
+            SnapshotJudged(
+                name=candidate.name,
+                step=candidate.step,
+                attempt=candidate.attempt,
+                answer=verdict.answer,
+                reasons=verdict.reasons,
+            ),
+        )
 
     def _facts(self, view: RunView, candidate: Candidate, facts: Survey) -> GateFacts:
         run = self._runs[view.run]
