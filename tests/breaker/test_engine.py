@@ -594,7 +594,7 @@ async def test_commands_name_snapshots_by_step_or_name_and_are_refused_in_a_sent
         for command, words in (
             (
                 Command(verb="rollback", who="ann", why="", snapshot="90"),
-                "no usable snapshot 90; steps that it has: 100",
+                "no usable snapshot 90; steps that there are: 100",
             ),
             (Command(verb="reset", who="ann", why=""), "only a locked run can be reset"),
             (Command(verb="promote", who="ann", why="", snapshot="100"), "promoted already"),

@@ -189,6 +189,22 @@ def test_an_unknown_name_is_an_error_with_the_remedy(tmp_path: Path) -> None:
         store.promote("active", by="ada", evidence={})
 
 
+def test_a_step_means_the_promoted_snapshot_then_the_newest_and_never_a_rejected_one(tmp_path: Path) -> None:
+    """What is rejected must be named in full; what is in quarantine cannot be meant at all."""
+    first, again, later = write(tmp_path, 5), write(tmp_path, 5, 1), write(tmp_path, 5, 2)
+    rejected, out = write(tmp_path, 7, 2), write(tmp_path, 8, 2)
+    store = SnapshotStore(tmp_path)
+    store.reject(rejected, ["it tripped"])
+    store.quarantine([out], reason="r", journal_entry=None)
+    assert store.find("5").name == later
+    promote(tmp_path, first)
+    assert [store.find(given).name for given in ("5", again, rejected)] == [first, again, rejected]
+    for given in ("7", "8", out, "step-5", ""):
+        with pytest.raises(SnapshotError, match=f"no usable snapshot {given}; steps that there are: 5") as refused:
+            store.find(given)
+        assert (rejected in str(refused.value)) == (given == "7")
+
+
 def test_newest_verified_leaves_out_what_it_is_told_to(tmp_path: Path) -> None:
     """An excluded snapshot is passed over without being touched."""
     first, second = write(tmp_path, 1), write(tmp_path, 2)

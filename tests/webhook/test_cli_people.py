@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from fusewire.attempt import AttemptParameters
-from fusewire.snapshots import NullObserver, SnapshotWriter
+from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import Command, SnapshotJudged, SnapshotSeen
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.watch.promoter import Promoter
+from tests.snapshots.support import write
 
 from .site import call, configured, served, until
 
@@ -85,6 +86,23 @@ async def test_a_locked_run_is_reset_without_a_webhook(config: Config, capsys: p
     async with served(config, actuator) as service:
         await until(lambda: actuator.alive("cartpole") == [1])
         assert service.engine.view("cartpole").state != "locked"
+
+
+async def test_a_step_means_the_same_with_and_without_a_webhook(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rejected snapshot is not taken for its step; both ways say how it can be named."""
+    actuator = await locked(config)
+    run_dir = Path(config.runs_dir) / "cartpole"
+    name = write(run_dir, 7)
+    SnapshotStore(run_dir).reject(name, ["it tripped"])
+    promote = ("promote", "cartpole", "--snapshot", "7", "--why", "so", "--runs", config.runs_dir)
+    assert await call(*promote) == 2
+    without = capsys.readouterr().err
+    async with served(config, actuator):
+        assert await call(*promote) == 2
+    assert capsys.readouterr().err == without
+    assert f"rejected, so only by its full name: {name}" in without
 
 
 async def test_an_impossible_command_is_not_journaled_without_a_webhook(

@@ -118,6 +118,30 @@ class SnapshotStore:
             f"{self._snapshots / name}: no such snapshot; see `fusewire snapshots`", reason="missing"
         )
 
+    def find(self, given: str) -> SnapshotInfo:
+        """The snapshot that a person means by its name or its step.
+
+        Of several at one step it is the promoted one, then the newest. Its full name alone means a rejected one.
+
+        Raises:
+            SnapshotError: there is none; the message names those that there are.
+        """
+        infos = [info for info in self.list() if info.state != "quarantined"]
+        usable = [info for info in infos if info.state != "rejected"]
+        if given.isdecimal():
+            found = [info for info in usable if info.step == int(given)]
+        else:
+            found = [info for info in infos if info.name == given]
+        if found:
+            return max(found, key=lambda info: (info.state == "promoted", info.order))
+        rejected = [info.name for info in infos if given.isdecimal() and info.step == int(given)]
+        there_are = ", ".join(dict.fromkeys(str(info.step) for info in usable)) or "none"
+        raise SnapshotError(
+            f"no usable snapshot {given}; steps that there are: {there_are}"
+            + (f"; rejected, so only by its full name: {', '.join(rejected)}" if rejected else ""),
+            reason="missing",
+        )
+
     def manifest(self, name: str) -> Manifest:
         """The manifest of snapshot ``name``.
 

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from fusewire.errors import SnapshotError
 from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
 from fusewire_webhook.errors import CommandError
@@ -77,20 +78,19 @@ def _decide(arguments: argparse.Namespace) -> int:
 
 
 def snapshot_name(folder: RunsFolder, run: str, given: str | None) -> str | None:
-    """The snapshot that a person means by its step or name: of several at one step the promoted one, the newest.
+    """The snapshot that a person means by its step or name (see ``SnapshotStore.find``).
 
     Raises:
-        CommandError: the run has none at that step.
+        CommandError: the run has none.
     """
-    if given is None or not given.isdecimal():
-        return given
+    if given is None:
+        return None
     from fusewire.snapshots.store import SnapshotStore  # noqa: PLC0415 - loads numpy
 
-    here = [info for info in SnapshotStore(folder.root / run).list() if info.step == int(given)]
-    usable = [info for info in here if info.state in ("promoted", "candidate")]
-    if not usable:
-        raise CommandError(f"{run}: there is no usable snapshot at step {given}; see: fusewire snapshots {run}")
-    return max(usable, key=lambda info: (info.state == "promoted", info.attempt)).name
+    try:
+        return SnapshotStore(folder.root / run).find(given).name
+    except SnapshotError as error:
+        raise CommandError(f"{run}: {error}") from error
 
 
 async def journal_only(folder: RunsFolder, run: str, command: Command) -> None:

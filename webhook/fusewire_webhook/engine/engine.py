@@ -181,7 +181,7 @@ class Engine:
     async def command(self, run: str, command: Command) -> RunView:
         """Journal a person's decision; it wins over what is in flight.
 
-        A snapshot may be named by its step; the newest usable one of that step is meant.
+        A snapshot may be named by its step (see ``SnapshotStore.find``).
 
         Raises:
             UnknownRunError: no such run is guarded.

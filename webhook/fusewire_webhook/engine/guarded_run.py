@@ -332,16 +332,11 @@ class GuardedRun:
     async def _damage(self, snapshot: str) -> str | None:
         """Why nobody can go back to it, as far as a quick look tells: a healthy attempt is not stopped for that."""
         found = await self.effects.blocking(self.effects.store.verify, snapshot, "sampled")
-        return None if found.ok else f"{snapshot} is damaged: {'; '.join(found.problems)}"
+        state = "cannot be read now" if found.unreadable else "is damaged"
+        return None if found.ok else f"{snapshot} {state}: {'; '.join(found.problems)}"
 
     async def _resolve(self, snapshot: str) -> str:
-        """The name of a usable snapshot that a person named by name or step; the newest of that step."""
         try:
-            infos = [i for i in await self.effects.blocking(self.effects.store.list) if i.state != "quarantined"]
+            return (await self.effects.blocking(self.effects.store.find, snapshot)).name
         except (FusewireError, OSError) as error:
-            raise CommandError(f"the snapshots of {self.name} cannot be read: {error}") from error
-        named = [i for i in infos if i.name == snapshot or (snapshot.isdecimal() and i.step == int(snapshot))]
-        if not named:
-            steps = ", ".join(str(info.step) for info in infos) or "none"
-            raise CommandError(f"{self.name} has no usable snapshot {snapshot}; steps that it has: {steps}")
-        return named[-1].name
+            raise CommandError(f"{self.name}: {error}") from error
