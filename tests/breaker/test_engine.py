@@ -544,6 +544,21 @@ async def test_retention_after_a_promotion_is_journaled(tmp_path: Path) -> None:
         assert [info.name for info in guard.store.list()] == names[1:]
 
 
+async def test_quarantine_is_limited_in_bytes(tmp_path: Path) -> None:
+    """``keep_quarantined_bytes`` of the configuration reaches the disk: the latest in quarantine stay."""
+    config = quick(snapshots={"keep_quarantined_bytes": len(b"300 of 0")})
+    async with guarding(tmp_path, config) as guard:
+        await guard.running(0)
+        names = [write_snapshot(guard.run_dir, step, 0) for step in (200, 300)]
+        for name in names:
+            guard.store.quarantine([name], reason="r", journal_entry=None)
+        async with asyncio.timeout(20), guard.engine.subscribe() as happenings:
+            await guard.promote(400, 0)
+            while (await anext(happenings))[2].kind != "snapshots_removed":
+                pass
+        assert [info.name for info in guard.store.list() if info.state == "quarantined"] == names[1:]
+
+
 # The purge hook -----------------------------------------------------------------------------------------
 
 

@@ -384,6 +384,7 @@ class Effects:
             keep_seconds=None if keep.keep_days is None else keep.keep_days * 86400,
             keep_bytes=keep.keep_bytes,
             keep_quarantined=keep.keep_quarantined,
+            keep_quarantined_bytes=keep.keep_quarantined_bytes,
         )
         async with self._store_lock:
             return await self.blocking(self.store.apply_retention, policy, attempt=attempt)

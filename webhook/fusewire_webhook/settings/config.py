@@ -87,6 +87,7 @@ class SnapshotConfig:
     keep_days: float | None = None
     keep_bytes: int | None = None
     keep_quarantined: int = 5
+    keep_quarantined_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
