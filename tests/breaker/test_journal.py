@@ -131,6 +131,70 @@ async def test_a_full_disk_is_an_error_and_the_journal_goes_on_afterwards(tmp_pa
         assert [entry.seq for entry in journal.read()] == [1, 2]
 
 
+@pytest.mark.parametrize("error", [MemoryError(), sqlite3.OperationalError("disk I/O error")])
+@pytest.mark.parametrize("undone", [True, False])
+async def test_no_error_of_the_writer_leaves_anybody_waiting(
+    tmp_path: Path, error: Exception, undone: bool
+) -> None:
+    """Whatever a commit fails of, and its rollback too, is an error of that group; the next one is stored."""
+    failing: list[str] = []
+
+    class Connection(sqlite3.Connection):
+        def executemany(self, *args: Any) -> sqlite3.Cursor:
+            if failing:
+                if undone:
+                    failing.clear()
+                raise error
+            return super().executemany(*args)
+
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            if failing and sql == "ROLLBACK":
+                failing.clear()
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(sql, *args)
+
+    def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        return sqlite3.connect(*args, factory=Connection, **kwargs)
+
+    with closing(Journal(tmp_path / "journal.db", connect=connect)) as journal:
+        failing.append("now")
+        with pytest.raises(JournalError, match="not stored"):
+            await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="lost")), 10)
+        assert await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="kept")), 10) == 1
+        assert [entry.event.name for entry in journal.read()] == ["kept"]  # type: ignore[attr-defined]
+
+
+async def test_a_journal_whose_writer_has_died_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited is told, and whoever comes later too: nothing is taken that nobody would ever store."""
+    journal = Journal(tmp_path / "journal.db")
+    loop = asyncio.get_running_loop()
+    call_soon = loop.call_soon_threadsafe
+    told: list[str] = []
+
+    def fail_once(*args: Any, **kwargs: Any) -> asyncio.Handle:
+        told.append("called")
+        if len(told) == 1:
+            raise MemoryError
+        return call_soon(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", fail_once)
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"its writer has died \(MemoryError\); restart the webhook"):
+            await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="x")), 10)
+    journal.close()
+
+
+async def test_a_number_that_json_has_not_is_refused_alone(tmp_path: Path) -> None:
+    """A NaN is an error of its own event, not of those that share its commit."""
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        fine = journal.put("ppo", TimerElapsed(name="fine"))
+        with pytest.raises(JournalError, match="stop_confirmed does not encode as JSON"):
+            journal.put("ppo", StopConfirmed(attempt=0, seconds=float("nan")))
+        assert await fine == 1
+
+
 async def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
     """After close an append is an error, not a silence; what was queued before is stored."""
     journal = Journal(tmp_path / "journal.db")

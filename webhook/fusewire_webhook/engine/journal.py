@@ -1,13 +1,16 @@
 """The journal: every event of every run, append-only in SQLite, durable before anybody acts on it.
 
 One writer thread commits in groups: all events that wait when a commit begins share its fsync, so that the
-latency is one fsync and the throughput is not bound by it.
+latency is one fsync and the throughput is not bound by it. Whatever goes wrong with a group is told to everybody
+who waits for it, and the next group is tried afresh: nobody waits for an answer that cannot come.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import queue
 import sqlite3
 import threading
@@ -21,11 +24,13 @@ from typing import Any
 from fusewire_webhook.breaker.events import Event, decode
 from fusewire_webhook.errors import JournalError
 
+log = logging.getLogger(__name__)
+
 SCHEMA_VERSION = 1
 GROUP = 1000
 """Most events of one commit: bounds how long an event waits for its group."""
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,8 @@ class Journal:
         self._path = path
         self._connect = connect
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._closed = False
+        self._closed = "opened for reading only" if read_only else ""
+        self._turn = threading.Lock()  # nothing is queued once it is closed
         self._writer: threading.Thread | None = None
         if read_only and not path.is_file():
             raise JournalError(f"{path}: there is no journal; has the webhook ever run in this folder?")
@@ -89,7 +95,7 @@ class Journal:
         """Store the event and return its number once it is on the disk.
 
         Raises:
-            JournalError: it is not stored (disk full, journal closed).
+            JournalError: it is not stored (disk full, journal closed), or nobody can say.
         """
         return await asyncio.shield(self.put(run, event))
 
@@ -99,15 +105,16 @@ class Journal:
         Raises:
             JournalError: the event does not encode, or the journal is closed.
         """
-        if self._closed or self._writer is None:
-            raise JournalError(f"{self._path}: the journal is closed")
         try:
             payload = _encode(event.payload())
             payload.encode()  # half a surrogate pair would end the writer's transaction
         except (TypeError, ValueError) as error:
             raise JournalError(f"event {event.kind} does not encode as JSON: {error}") from error
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Waiting(run=run, event=event, payload=payload, future=future))
+        with self._turn:
+            if self._closed:
+                raise JournalError(f"{self._path}: the journal is {self._closed}")
+            self._queue.put(_Waiting(run=run, event=event, payload=payload, future=future))
         return future
 
     def read(self, run: str | None = None, after: int = 0, limit: int = -1) -> Iterator[Entry]:
@@ -143,14 +150,18 @@ class Journal:
 
     def close(self) -> None:
         """Store what is queued and let go of the file. Safe to repeat."""
-        if not self._closed and self._writer is not None:
-            self._closed = True
-            self._queue.put(None)
-            self._writer.join()
+        if self._writer is None:
+            return
+        with self._turn:
+            if not self._closed:
+                self._closed = "closed"
+                self._queue.put(None)
+        self._writer.join()
 
     def _open(self) -> sqlite3.Connection:
         connection = self._connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute("PRAGMA synchronous = FULL")
         return connection
 
     def _prepare(self, connection: sqlite3.Connection, *, read_only: bool) -> int:
@@ -170,46 +181,89 @@ class Journal:
 
     def _write(self) -> None:
         """The writer thread."""
-        with closing(self._open()) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            while True:
-                group, more = self._group()
-                if group:
-                    self._commit(connection, group)
-                if not more:
-                    return
-
-    def _group(self) -> tuple[list[_Waiting], bool]:
-        """All that waits now, at least one; False: the journal is being closed."""
+        connection: sqlite3.Connection | None = None
         group: list[_Waiting] = []
+        more = True
+        try:
+            while more:
+                group = []
+                more = self._gather(group)
+                if group:
+                    connection = self._commit(connection, group)
+        except Exception as error:
+            log.critical("%s: the writer has died; restart the webhook", self._path, exc_info=True)
+            self._die(group, error)
+        finally:
+            _let_go(connection)
+
+    def _gather(self, group: list[_Waiting]) -> bool:
+        """Fill the group with all that waits now, at least one; False: the journal is being closed."""
         item = self._queue.get()
         while item is not None:
             group.append(item)
             if len(group) >= GROUP:
-                return group, True
+                return True
             try:
                 item = self._queue.get_nowait()
             except queue.Empty:
-                return group, True
-        return group, False
+                return True
+        return False
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Waiting]) -> None:
-        rows = [
-            (self._last + number, waiting.run, waiting.event.at, waiting.event.kind, waiting.payload)
-            for number, waiting in enumerate(group, start=1)
-        ]
+    def _commit(self, connection: sqlite3.Connection | None, group: list[_Waiting]) -> sqlite3.Connection | None:
+        """Store a group and tell who waits for it. The connection for the next one; None: a new one is needed."""
         try:
+            connection = connection or self._open()
+            rows = [
+                (self._last + number, waiting.run, waiting.event.at, waiting.event.kind, waiting.payload)
+                for number, waiting in enumerate(group, start=1)
+            ]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            failure = JournalError(f"{self._path}: not stored: {error}; free disk space or fix the folder")
-            _resolve(group, lambda waiting, _: waiting.future.set_exception(failure), self._last)
-            return
+        except Exception as error:
+            remedy = "; free disk space or fix the folder" if isinstance(error, sqlite3.Error) else ""
+            self._refuse(group, f"not stored: {_words(error)}{remedy}")
+            return _rolled_back(connection)
         first, self._last = self._last, self._last + len(group)
         _resolve(group, lambda waiting, seq: waiting.future.set_result(seq), first)
+        return connection
+
+    def _die(self, group: list[_Waiting], error: Exception) -> None:
+        """Take no further event, and leave nobody waiting."""
+        with self._turn:
+            self._closed = f"closed, as its writer has died ({_words(error)}); restart the webhook"
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._queue.get_nowait()
+                if item is not None:
+                    group.append(item)
+        self._refuse(group, f"the journal is {self._closed}")
+
+    def _refuse(self, group: list[_Waiting], why: str) -> None:
+        failure = JournalError(f"{self._path}: {why}")
+        _resolve(group, lambda waiting, _: waiting.future.set_exception(failure), self._last)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _rolled_back(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+    """The connection, fit for the next transaction; None where that cannot be had of it."""
+    try:
+        if connection is not None and connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except Exception:
+        _let_go(connection)
+        return None
+    return connection
+
+
+def _let_go(connection: sqlite3.Connection | None) -> None:
+    """Close it; what was begun on it is not stored."""
+    if connection is not None:
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
 
 
 def _remedy(error: sqlite3.Error) -> str:
@@ -230,5 +284,5 @@ def _resolve(group: list[_Waiting], settle: Callable[[_Waiting, int], Any], firs
     for seq, waiting in enumerate(group, start=first + 1):
         loops.setdefault(waiting.future.get_loop(), []).append((waiting, seq))
     for loop, batch in loops.items():
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
             loop.call_soon_threadsafe(settle_all, batch)
