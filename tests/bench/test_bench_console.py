@@ -1,7 +1,7 @@
 """The console with 1,000 runs in a headless Chromium: first paint, and how late an event shows.
 
-The budgets (1 s each) are the product's. A machine that does other work at the same time is given as much more as a
-line of text, served beside the console, takes longer to be painted than :data:`USUAL_SECONDS`.
+The budgets (1 s each) are the product's, by the clock of the machine that runs this: for each event, and for most
+loads of the page. What one line of text takes is printed beside them, to tell a slow machine from a slow console.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from fusewire_webhook.breaker.events import StepsWatched
 
 RUNS = 1000
 LOADS, EVENTS = 5, 20
-BUDGET_SECONDS = 1.0
-USUAL_SECONDS = 0.1
-"""From the navigation to the first paint of one line of text, on two cores that do nothing else."""
+BUDGET_MILLISECONDS = 1000.0
 
 MARKS = """new Promise((resolve) => {
   const wait = () => {
@@ -125,6 +123,6 @@ async def test_a_thousand_runs(tmp_path: Path) -> None:
         ("event to paint", late),
     ):
         print(f"{name:34} {statistics.median(values):9.0f} {max(values):9.0f}")
-    allowed = 1000 * max(BUDGET_SECONDS, BUDGET_SECONDS * statistics.median(plain) / 1000 / USUAL_SECONDS)
-    for values in ([each[0] for each in paints], [each[1] for each in paints], late):
-        assert statistics.median(values) <= allowed
+    assert statistics.median(each[0] for each in paints) <= BUDGET_MILLISECONDS
+    assert statistics.median(each[1] for each in paints) <= BUDGET_MILLISECONDS
+    assert max(late) <= BUDGET_MILLISECONDS

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from fusewire_webhook.breaker.events import StepsWatched
 from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.postmortem.background import run_child
+from fusewire_webhook.postmortem.build import PROMETHEUS_SECONDS
 from postmortem.recorded import RUN, TRIP, keep, observed, recovered, write_journal, write_run
 
 pytestmark = pytest.mark.bench
 
 BUDGET_SECONDS = 10.0
-"""Of the issue, by the clock; here it is held by processor time, which other load does not stretch."""
+"""Of the product, by the clock, with all that Prometheus may take."""
 EVENTS = 50_000
 SPREAD = 1.15
 """Resident memory of a Python process swings by itself."""
@@ -46,14 +50,37 @@ def incident(runs: Path, events: int) -> None:
     keep(run_dir, 0, observed())
 
 
-def child(runs: Path) -> tuple[float, float]:
+async def child(runs: Path, prometheus_url: str | None = None) -> tuple[float, float]:
     """Seconds by the clock and of processor time of one postmortem, in the process that the webhook starts."""
     task: dict[str, Any] = {
-        "runs_dir": str(runs), "run": RUN, "attempt": 0, "prometheus_url": None, "scrape_interval": 1.0,
+        "runs_dir": str(runs), "run": RUN, "attempt": 0, "prometheus_url": prometheus_url, "scrape_interval": 1.0,
     }  # fmt: skip
     began, before = time.perf_counter(), _processor()
-    assert asyncio.run(run_child(task)) == (0, "")
+    assert await run_child(task) == (0, "")
     return time.perf_counter() - began, _processor() - before
+
+
+@contextlib.asynccontextmanager
+async def hanging() -> AsyncIterator[str]:
+    """A Prometheus that tells the time as late as it may, and answers nothing else."""
+    over = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if (await request.post()).get("query") != "time()":
+            await over.wait()
+        await asyncio.sleep(0.9 * PROMETHEUS_SECONDS)
+        return web.json_response(
+            {"status": "success", "data": {"resultType": "scalar", "result": [TRIP, str(TRIP)]}}
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    over.set()
+    await runner.cleanup()
 
 
 def _processor() -> float:
@@ -61,18 +88,21 @@ def _processor() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_long_journal_fits_the_budget(tmp_path: Path) -> None:
-    """With fifty thousand events before the trip a postmortem takes a fraction of its ten seconds."""
-    incident(tmp_path / "short", 0)
-    incident(tmp_path / "long", EVENTS)
-    rows = [("short journal", child(tmp_path / "short")), (f"{EVENTS:,} events", child(tmp_path / "long"))]
+async def test_every_postmortem_fits_the_budget(tmp_path: Path) -> None:
+    """Fifty thousand events before the trip, and a Prometheus that hangs: it is there within ten seconds."""
+    await asyncio.to_thread(incident, tmp_path / "short", 0)
+    await asyncio.to_thread(incident, tmp_path / "long", EVENTS)
+    rows = [("short journal", await child(tmp_path / "short"))]
+    rows.append((f"{EVENTS:,} events", await child(tmp_path / "long")))
+    async with hanging() as url:
+        rows.append(("Prometheus hangs", await child(tmp_path / "long", url)))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     sizes = [
         postmortem_path(tmp_path / "long" / RUN, 0, suffix).stat().st_size / 1e3 for suffix in ("html", "json")
     ]
-    print(*(f"\n{name:16}{clock:6.2f} s by the clock, {used:.2f} s of processor" for name, (clock, used) in rows))
+    print(*(f"\n{name:18}{clock:6.2f} s by the clock, {used:.2f} s of processor" for name, (clock, used) in rows))
     print(f"child's peak {peak:.0f} MB; HTML {sizes[0]:.0f} kB, kept answers {sizes[1]:.0f} kB")
-    assert all(used < BUDGET_SECONDS / 2 for _, (_, used) in rows)
+    assert all(clock < BUDGET_SECONDS for _, (clock, _) in rows)
 
 
 def test_webhook_stays_small(tmp_path: Path) -> None:

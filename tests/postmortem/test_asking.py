@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,6 +27,9 @@ class Server:
         self.asked: list[str] = []
         self.url = ""
         self.status = 200
+        self.answers = asyncio.Event()
+        """Nothing but instant queries is answered until it is set."""
+        self.answers.set()
 
     async def query(self, request: web.Request) -> web.Response:
         self.asked.append((await request.post())["query"])  # type: ignore[arg-type]
@@ -34,6 +38,7 @@ class Server:
 
     async def other(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)
+        await self.answers.wait()
         return web.json_response({"status": "error", "error": "overloaded"}, status=self.status)
 
 
@@ -48,6 +53,7 @@ async def server() -> AsyncIterator[Server]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield server
+    server.answers.set()
     await runner.cleanup()
 
 
@@ -67,6 +73,16 @@ async def test_patience_ends(server: Server) -> None:
         observed = await observe(prometheus, STORY, clock=time.time, patience_seconds=-1.0)
     assert server.asked == ["time()"]
     assert "too slow" in observed.problem
+
+
+async def test_an_answer_that_does_not_come_ends_with_the_patience(server: Server) -> None:
+    """A question is not waited for past the patience of the whole collection, however patient the client is."""
+    server.answers.clear()
+    async with aiohttp.ClientSession() as session, asyncio.timeout(5.0):
+        prometheus = Prometheus(server.url, session=session, timeout=60.0)
+        observed = await observe(prometheus, STORY, clock=lambda: TRIP + 60, patience_seconds=0.5)
+    assert "too slow" in observed.problem
+    assert len(server.asked) == 2
 
 
 async def test_names_cannot_leave_their_matcher(server: Server) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time as clocks
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.errors import PrometheusError
@@ -14,6 +16,8 @@ from fusewire_webhook.postmortem.story import Story, unix
 from fusewire_webhook.postmortem.thresholds import bounds
 from fusewire_webhook.postmortem.traces import trace
 from fusewire_webhook.watch.prometheus import Prometheus, Rule, Series, duration, matchers
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +30,11 @@ MOST_ALERTS = 5
 MOST_SAMPLES = 8
 MOST_SIGNALS = 60
 PATIENCE_SECONDS = 4.0
-"""After so long nothing more is asked: a postmortem without plots on time is worth more than a late one."""
+"""After so long nothing more is asked or waited for: better a postmortem without plots than a late one."""
 SKEW_SECONDS = 1.0
 """A smaller difference of the two clocks is the answer's own time."""
 
+_TOO_SLOW = "Prometheus is too slow to be asked for everything"
 _DERIVED = "_bucket|_sum|_count|_total|_run_min|_run_max|_past_min|_past_max|_minibatch_max"
 _SIGNALS = f'__name__=~"rl_.+",__name__!~"rl_.+({_DERIVED})"'
 _RATES = '__name__=~"rl_(learning_rate|lr_scale|step)"'
@@ -48,7 +53,7 @@ async def observe(
     Args:
         scrape_interval: seconds; nothing finer is asked for.
         clock: Unix seconds, as the journal's.
-        patience_seconds: after so long nothing more is asked.
+        patience_seconds: after so long nothing more is asked or waited for, save the time that is asked first.
     """
     asking = _Asking(prometheus, story, scrape_interval, clocks.monotonic() + patience_seconds)
     try:
@@ -101,7 +106,7 @@ class _Asking:
         if self._late():
             return (), ()
         try:
-            groups = await self._prometheus.rules()
+            groups = await self._answer(self._prometheus.rules())
         except PrometheusError as error:
             self._failed(error)
             return (), ()
@@ -177,7 +182,7 @@ class _Asking:
         if self._late():
             return ()
         try:
-            samples = await self._prometheus.query(query, at)
+            samples = await self._answer(self._prometheus.query(query, at))
         except PrometheusError as error:
             self._failed(error)
             return ()
@@ -204,15 +209,23 @@ class _Asking:
             return {}
         step = max(self._interval, (end - start) / points)
         try:
-            return by_attempt(await self._prometheus.query_range(query, start=start, end=end, step=step))
+            asked = self._prometheus.query_range(query, start=start, end=end, step=step)
+            return by_attempt(await self._answer(asked))
         except PrometheusError as error:
             self._failed(error)
             return {}
 
+    async def _answer(self, asked: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self._until - clocks.monotonic()):
+                return await asked
+        except TimeoutError as error:
+            raise PrometheusError(_TOO_SLOW) from error
+
     def _late(self) -> bool:
         late = clocks.monotonic() > self._until
         if late:
-            self.problems.append("Prometheus is too slow to be asked for everything")
+            self.problems.append(_TOO_SLOW)
         return late
 
     def _failed(self, error: PrometheusError) -> None:
