@@ -73,7 +73,7 @@ def rollback(run_dir: Path, files: FileLayer) -> None:
 
 
 def retention(run_dir: Path, files: FileLayer) -> None:
-    SnapshotStore(run_dir, files=files).apply_retention(RetentionPolicy(keep_promoted=1, keep_total=2))
+    SnapshotStore(run_dir, files=files).apply_retention(RetentionPolicy(keep_promoted=1, keep_total=2), attempt=1)
 
 
 def nothing(run_dir: Path) -> None:
