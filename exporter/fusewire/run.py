@@ -234,11 +234,9 @@ class Run:
             return
         self._completed = True
         self._settle()
-        self._saver.wait()
-        if self._exporter is not None:
-            now, longest = self._clock(), self.parameters.linger_seconds
-            seconds = self._scrapes.expected(now, first=longest if self._supervised else 0.0, second=longest)
-            self._scrapes.wait_since(now, min(seconds, SCRAPE_SECONDS_AT_END), lambda: self._stopping.by_signal)
+        with self.phase("complete"):  # a big snapshot takes minutes, which are no stall
+            self._saver.wait()
+            self._wait_for_scrape()
         if self._files is not None:
             self._files.write_completed(self._recorder.view(self._clock()).step)
 
@@ -514,6 +512,13 @@ class Run:
             time.sleep(0.01)
             self._poll()
         self._keep_evidence()
+
+    def _wait_for_scrape(self) -> None:
+        if self._exporter is None:
+            return
+        now, longest = self._clock(), self.parameters.linger_seconds
+        seconds = self._scrapes.expected(now, first=longest if self._supervised else 0.0, second=longest)
+        self._scrapes.wait_since(now, min(seconds, SCRAPE_SECONDS_AT_END), lambda: self._stopping.by_signal)
 
     def _on_crash(self) -> None:
         if not self._active:

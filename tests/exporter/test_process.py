@@ -136,6 +136,7 @@ def test_complete_waits_to_be_scraped(train: Train) -> None:
     assert trainer.process.poll() is None
     assert not (trainer.attempt_dir / "completed.json").exists()
     seen = samples(fetch(port)[1])
+    assert seen['rl_phase{phase="complete"}'] == 1
     assert trainer.wait(5)[0] == 0
     assert json.loads((trainer.attempt_dir / "completed.json").read_text())["step"] == seen["rl_step"]
 
