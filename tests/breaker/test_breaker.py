@@ -591,6 +591,17 @@ def test_the_end_of_a_silence_does_not_lift_a_persons_pause() -> None:
     assert world.state.pauses == ()
 
 
+def test_each_silence_is_a_pause_of_its_own_and_a_person_overrules_them_all() -> None:
+    """The end of one leaves the other; what a person lifts is remembered, so that it does not come back."""
+    world = trained(100)
+    world.command("pause", source="silence", silence="a")
+    world.command("pause", source="silence", silence="b")
+    world.command("resume", source="silence", silence="a")
+    assert ([pause.silence for pause in world.state.pauses], world.state.lifted) == (["b"], ())
+    world.command("resume")
+    assert (world.state.pauses, world.state.lifted) == ((), ("b",))
+
+
 def test_a_pause_holds_what_is_in_flight_and_a_resume_goes_on_there() -> None:
     """A crash during a pause is looked into after it."""
     world = trained(100)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fusewire_webhook.breaker.events import AlertReported, Command, Event
-from fusewire_webhook.errors import JournalError
+from fusewire_webhook.errors import JournalError, PrometheusError
 from fusewire_webhook.watch.prometheus import ActiveAlert, Sample
 from fusewire_webhook.watch.reconcile import Reconciler
 
 from .conftest import RUN, Engine
+from .test_silences import Servers, equal, silence
 
 TRIP = {"alertname": "KLSpike", "alertstate": "firing", "action": "trip", "class": "divergence", "run": RUN}
 
@@ -119,3 +120,40 @@ async def test_alert_that_could_not_be_stored_is_tried_again(world: World) -> No
     world.engine.submit = submit  # type: ignore[method-assign]
     await world.reconciler.look()
     assert world.told() == [("firing", 2, "KL is high")]
+
+
+async def test_what_is_silenced_is_paused_before_it_is_reported(world: World) -> None:
+    """Alertmanager does not deliver what it mutes: the pause comes first, so that the report stops nothing."""
+    stand_in: Any = world.answers
+    firing = {**TRIP, "attempt": "2", "signal": "approx_kl"}
+    silences = Servers(found=[silence(equal("signal", "approx_kl"))], active=[firing]).watch(world.engine)
+    reconciler = Reconciler(world.engine, prometheus=stand_in, confirm=0.0, silences=silences.look)
+    world.answers.firing = [firing]
+    await reconciler.look()
+    assert [event.kind for _, event in world.engine.events] == ["command", "alert_reported"]
+
+
+async def test_without_alertmanager_what_fires_is_acted_on(world: World) -> None:
+    """Its outage is what reconciliation is for: nobody can say then what is silenced."""
+
+    async def away() -> None:
+        raise PrometheusError("Alertmanager cannot be reached")
+
+    stand_in: Any = world.answers
+    reconciler = Reconciler(world.engine, prometheus=stand_in, confirm=0.0, silences=away)
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    assert await reconciler.look() == 1
+
+
+async def test_a_pause_that_could_not_be_stored_holds_the_report(world: World) -> None:
+    """A silenced run is not stopped because the disk was full for a moment."""
+
+    async def refuse() -> None:
+        raise JournalError("disk is full")
+
+    stand_in: Any = world.answers
+    reconciler = Reconciler(world.engine, prometheus=stand_in, confirm=0.0, silences=refuse)
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    with pytest.raises(JournalError):
+        await reconciler.look()
+    assert world.engine.events == []

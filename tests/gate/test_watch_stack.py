@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -32,11 +33,11 @@ STALL_RULE = """
 """
 
 
-async def silence(lab: Lab) -> str:
-    """Silence all trip alerts of the run; the silence's id."""
+async def silence(lab: Lab, name: str, value: str, *, regex: bool = False) -> str:
+    """Silence the alerts that a matcher matches; the silence's id."""
     now = datetime.now(UTC)
     body = {
-        "matchers": [{"name": "run", "value": RUN, "isRegex": False, "isEqual": True}],
+        "matchers": [{"name": name, "value": value, "isRegex": regex, "isEqual": True}],
         "startsAt": (now - timedelta(minutes=1)).isoformat(),
         "endsAt": (now + timedelta(hours=1)).isoformat(),
         "createdBy": "ada",
@@ -108,17 +109,21 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
         attentive.stored(RUN, event)
     assert await attentive.look() == 0
 
-    # a silence pauses, its end resumes
+    # a silence pauses, its end resumes: on a label that only the alert has, and where Alertmanager alone can tell
+    lab.exporter.signals["value_loss"] = 99.0
+    await lab.train(0.5)
     watch = SilenceWatch(engine, alertmanager=lab.alertmanager, prometheus=prometheus)
-    identifier = await silence(lab)
-    await watch.look()
-    engine.change(RUN, paused=True, pauses=({"source": "silence", "who": "ada", "why": "moving racks"},))
-    await lab.session.delete(f"{lab.stack.alertmanager_url}/api/v2/silence/{identifier}")
-    await watch.look()
-    assert engine.of(Command) == [
-        Command(verb="pause", who="ada", why="moving racks", source="silence"),
-        Command(verb="resume", who="ada", why="the silence has ended", source="silence"),
-    ]
+    for name, value, regex in (("instance", f"127.0.0.1:{lab.port}", False), ("run", rf"\Q{RUN}\E", True)):
+        identifier = await silence(lab, name, value, regex=regex)
+        await watch.look()
+        pause = {"source": "silence", "who": "ada", "why": "moving racks", "silence": identifier}
+        engine.change(RUN, paused=True, pauses=(pause,))
+        await lab.session.delete(f"{lab.stack.alertmanager_url}/api/v2/silence/{identifier}")
+        await watch.look()
+        engine.change(RUN, paused=False, pauses=())
+        paused = Command(verb="pause", who="ada", why="moving racks", source="silence", silence=identifier)
+        assert engine.of(Command)[-2:] == [paused, replace(paused, verb="resume", why="the silence has ended")]
+    assert len(engine.of(Command)) == 4
 
 
 async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:

@@ -178,8 +178,12 @@ class _Parts:
                 lambda run, _seq, event, _state: self.reconciler.stored(run, event),
             ),
         )
+        self.silences = SilenceWatch(self.engine, alertmanager=alertmanager, prometheus=prometheus)
         self.reconciler = Reconciler(
-            self.engine, prometheus=prometheus, on_found=lambda _run: self.metrics.alert("reconciled")
+            self.engine,
+            prometheus=prometheus,
+            silences=self.silences.look,
+            on_found=lambda _run: self.metrics.alert("reconciled"),
         )
         self.promoter = Promoter(
             self.engine,
@@ -193,7 +197,6 @@ class _Parts:
             on_verdict=self.metrics.verdict,
             on_baselines=self.metrics.baselines,
         )
-        self.silences = SilenceWatch(self.engine, alertmanager=alertmanager, prometheus=prometheus)
 
     def deps(self) -> Deps:
         """What the HTTP surface is built from."""

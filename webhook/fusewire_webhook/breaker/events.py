@@ -291,6 +291,8 @@ class Command(Event):
     """With ``rollback``: start from scratch."""
     source: str = "cli"
     """``cli``, ``api``, ``console``, ``silence`` (a silence on a trip alert) or ``signal``."""
+    silence: str = ""
+    """With source ``silence``: Alertmanager's id of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,8 @@ class Pause:
     """``silence`` for a silence on a trip alert; else where the person's command came from."""
     who: str
     why: str
+    silence: str = ""
+    """Alertmanager's id of the silence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +145,8 @@ class RunState:
     """Why it is locked."""
     decision: str = ""
     pauses: tuple[Pause, ...] = ()
+    lifted: tuple[str, ...] = ()
+    """Ids of the silences whose pause a person has ended: they pause the run no more."""
     held_trip: str = ""
     shut_down: bool = False
     suspended: Procedure | None = None

@@ -379,11 +379,10 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
     words = f"{event.verb} by {event.who}: {event.why}" if event.why else f"{event.verb} by {event.who}"
     match event.verb:
         case "pause":
-            pause = Pause(source=event.source, who=event.who, why=event.why)
+            pause = Pause(source=event.source, who=event.who, why=event.why, silence=event.silence)
             return state if pause in state.pauses else state.but(pauses=(*state.pauses, pause), decision=words)
         case "resume":
-            left = tuple(p for p in state.pauses if event.source == "silence" and p.source != "silence")
-            return state.but(pauses=left, held_trip=state.held_trip if left else "", decision=words)
+            return _resume(state, event, words)
         case "trip":
             return procedures.diverged(state, words, step=state.step, person=True)
         case "reset":
@@ -396,6 +395,15 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
             return state.but(promotions=(*state.promotions, promotion), decision=words)
         case "shutdown":
             return state if state.finished or not state.declared else procedures.shut_down(state, words)
+
+
+def _resume(state: RunState, event: Command, words: str) -> RunState:
+    """A person ends every pause; the end of a silence only the one that it made."""
+    if event.source == "silence":
+        left = tuple(p for p in state.pauses if (p.source, p.silence) != ("silence", event.silence))
+        return state.but(pauses=left, held_trip=state.held_trip if left else "", decision=words)
+    lifted = dict.fromkeys((*state.lifted, *(p.silence for p in state.pauses if p.source == "silence")))
+    return state.but(pauses=(), lifted=tuple(lifted), held_trip="", decision=words)
 
 
 _HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {

@@ -35,7 +35,9 @@ class RunView:
     algorithm: str
     paused: bool
     pauses: tuple[dict[str, str], ...]
-    """Who holds the automatic actions, and why: ``{"source", "who", "why"}``."""
+    """Who holds the automatic actions, and why: ``{"source", "who", "why", "silence"}``."""
+    lifted: tuple[str, ...]
+    """Ids of the silences whose pause a person has ended: they pause the run no more."""
     shut_down: bool
     """The supervisor ended the trainer (Ctrl-C); the next start of the webhook continues the run."""
     finished: bool
@@ -102,6 +104,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunV
         algorithm=algorithm,
         paused=bool(state.pauses),
         pauses=tuple(dataclasses.asdict(pause) for pause in state.pauses),
+        lifted=state.lifted,
         shut_down=state.shut_down,
         finished=state.finished,
         decision=state.decision,

@@ -38,6 +38,8 @@ class Reconciler:
     Args:
         interval: seconds between looks.
         confirm: seconds that Alertmanager gets to deliver what was just found firing.
+        silences: reads what people have silenced and pauses what is: asked before anything is reported, as what
+            Alertmanager mutes is not delivered either.
         on_found: told the run of each alert that had not been delivered.
     """
 
@@ -48,12 +50,14 @@ class Reconciler:
         prometheus: Prometheus,
         interval: float = 10.0,
         confirm: float = 2.0,
+        silences: Callable[[], Awaitable[object]] | None = None,
         on_found: Callable[[str], object] | None = None,
     ) -> None:
         self._engine = engine
         self._prometheus = prometheus
         self._interval = interval
         self._confirm = confirm
+        self._silences = silences
         self._on_found = on_found
         self._delivered: set[Key] = set()
         self._lookback = START_LOOKBACK_SECONDS
@@ -73,6 +77,8 @@ class Reconciler:
                 await self.look()
             except PrometheusError as error:
                 log.warning("what fires could not be compared with what was delivered: %s", error)
+            except WebhookError as error:
+                log.error("what fires is not acted on yet: %s", error)
             except Exception:
                 log.exception("a look at the firing alerts failed")
             await asyncio.sleep(self._interval)
@@ -82,6 +88,7 @@ class Reconciler:
 
         Raises:
             PrometheusError: Prometheus did not answer.
+            WebhookError: a silence was found and its pause could not be stored; nothing was reported.
         """
         views = {view.run: view for view in self._engine.views()}
         self._delivered = {key for key in self._delivered if key[0] in views and key[1] >= views[key[0]].attempt}
@@ -90,6 +97,7 @@ class Reconciler:
             self._lookback = 3 * self._interval
             return 0
         await asyncio.sleep(self._confirm)
+        await self._mind_silences()
         views = {view.run: view for view in self._engine.views()}
         fired, firing = await self._fired(), await self._prometheus.query(_FIRING)
         now_firing = {_identity(sample.labels) for sample in firing}
@@ -103,6 +111,14 @@ class Reconciler:
         await asyncio.gather(*reports)
         self._lookback = 3 * self._interval
         return len(found)
+
+    async def _mind_silences(self) -> None:
+        """Where Alertmanager does not answer nothing is known to be silenced: its outage disarms no run."""
+        if self._silences is not None:
+            try:
+                await self._silences()
+            except PrometheusError as error:
+                log.warning("what fires is acted on without knowing whether it is silenced: %s", error)
 
     async def _fired(self) -> list[Sample]:
         return await self._prometheus.query(

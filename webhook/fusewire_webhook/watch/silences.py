@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
 
 from fusewire_webhook.breaker.events import Command, Event
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError, WebhookError
-from fusewire_webhook.watch.prometheus import Alertmanager, Matcher, Prometheus, RuleGroup, Silence
+from fusewire_webhook.watch.prometheus import (
+    Alertmanager,
+    Labels,
+    ManagedAlert,
+    Matcher,
+    Prometheus,
+    RuleGroup,
+    Silence,
+)
 from fusewire_webhook.watch.triprules import is_trip
 
 log = logging.getLogger(__name__)
 
 SOURCE = "silence"
+
+T = TypeVar("T")
 
 
 class Runs(Protocol):
@@ -27,11 +38,23 @@ class Runs(Protocol):
     def submit(self, run: str, event: Event) -> Awaitable[Any]: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trips:
+    """What a silence can be about."""
+
+    expected: tuple[Labels, ...] = ()
+    """The labels that each trip rule gives its alerts, as far as the rule says."""
+    active: Mapping[str, Sequence[Labels]] = field(default_factory=dict)
+    """By run: the trip alerts that are pending or firing, with all labels that they have in Prometheus."""
+    managed: Mapping[str, Sequence[ManagedAlert]] = field(default_factory=dict)
+    """By run: the trip alerts that Alertmanager holds. It knows labels that Prometheus adds on the way."""
+
+
 class SilenceWatch:
     """Pauses runs whose trip alerts are silenced and resumes them when the silence ends.
 
-    Only a pause that came from a silence is ended by one. While Alertmanager or Prometheus does not answer, nothing
-    changes.
+    Each silence is a pause of its own, and ends only that one; a pause that a person has ended stays ended for
+    that silence. While Alertmanager or Prometheus does not answer, nothing changes.
 
     Args:
         interval: seconds between looks.
@@ -44,6 +67,7 @@ class SilenceWatch:
         self._alertmanager = alertmanager
         self._prometheus = prometheus
         self._interval = interval
+        self._turn = asyncio.Lock()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -65,41 +89,75 @@ class SilenceWatch:
             PrometheusError: Alertmanager or Prometheus did not answer.
             WebhookError: a pause or resume could not be stored.
         """
-        active = [silence for silence in await self._alertmanager.silences() if silence.state == "active"]
-        alerts = trip_labels(await self._prometheus.rules())
-        for view in self._engine.views():
-            silence = first_match(active, alerts, view)
-            held = [pause for pause in view.pauses if pause.get("source") == SOURCE]
-            if silence is not None and not held and not view.finished:
-                why = silence.comment or f"silence {silence.id} without a comment"
-                await self._submit(view, "pause", silence.created_by or "unknown", why)
-            elif silence is None and held:
-                await self._submit(view, "resume", held[0].get("who", "unknown"), "the silence has ended")
+        async with self._turn:
+            active = [silence for silence in await self._alertmanager.silences() if silence.state == "active"]
+            trips = await self._trips() if active else Trips()
+            for view in self._engine.views():
+                await self._compare(view, silences_of(view, active, trips))
 
-    async def _submit(self, view: RunView, verb: str, who: str, why: str) -> None:
+    async def _trips(self) -> Trips:
+        return Trips(
+            expected=trip_labels(await self._prometheus.rules()),
+            active=_by_run((alert.labels for alert in await self._prometheus.alerts()), lambda labels: labels),
+            managed=_by_run(await self._alertmanager.alerts(), lambda alert: alert.labels),
+        )
+
+    async def _compare(self, view: RunView, silences: Sequence[Silence]) -> None:
+        held = {pause["silence"]: pause for pause in view.pauses if pause["source"] == SOURCE}
+        for silence in silences:
+            if silence.id not in held and silence.id not in view.lifted and not view.finished:
+                why = silence.comment or f"silence {silence.id} without a comment"
+                await self._submit(view, "pause", silence.created_by or "unknown", why, silence.id)
+        lasting = {silence.id for silence in silences}
+        for identifier, pause in held.items():
+            if identifier not in lasting:
+                await self._submit(view, "resume", pause["who"], "the silence has ended", identifier)
+
+    async def _submit(
+        self, view: RunView, verb: Literal["pause", "resume"], who: str, why: str, silence: str
+    ) -> None:
         log.warning("run %s: %s by a silence of %s: %s", view.run, verb, who, why)
-        command = Command(verb="pause" if verb == "pause" else "resume", who=who, why=why, source=SOURCE)
+        command = Command(verb=verb, who=who, why=why, source=SOURCE, silence=silence)
         await self._engine.submit(view.run, command)
 
 
-def trip_labels(groups: Sequence[RuleGroup]) -> tuple[dict[str, str], ...]:
+def trip_labels(groups: Iterable[RuleGroup]) -> tuple[Labels, ...]:
     """The labels that each trip rule gives its alerts, its name among them."""
     return tuple(
         {**rule.labels, "alertname": rule.name} for group in groups for rule in group.rules if is_trip(rule)
     )
 
 
-def first_match(silences: Iterable[Silence], alerts: Iterable[Mapping[str, str]], view: RunView) -> Silence | None:
-    """The first silence that would mute one of the trip alerts of the run's present attempt."""
+def silences_of(view: RunView, silences: Iterable[Silence], trips: Trips) -> list[Silence]:
+    """The silences that mute a trip alert of the run's present attempt, or would mute one that is yet to come.
+
+    Labels that only the alert itself has (``signal``, ``instance``, an external label) are matched once there is
+    such an alert. A silence that has paused the run goes on doing so when the alert is over: of its matchers only
+    those on labels that are known beforehand are asked then.
+    """
     about = {"run": view.run, "attempt": str(view.attempt), "algorithm": view.algorithm, "job": "fusewire"}
-    labelled = [{**about, **labels} for labels in alerts]
-    for silence in silences:
-        if silence.matchers and any(all(matches(m, labels) for m in silence.matchers) for labels in labelled):
-            return silence
-    return None
+    expected = [{**about, **labels} for labels in trips.expected]
+    active = [labels for labels in trips.active.get(view.run, ()) if _speaks_of(labels, view)]
+    muting = {
+        identifier
+        for alert in trips.managed.get(view.run, ())
+        if _speaks_of(alert.labels, view)
+        for identifier in alert.silenced_by
+    }
+    held = {pause["silence"] for pause in view.pauses if pause["source"] == SOURCE}
+    return [
+        silence
+        for silence in silences
+        if silence.matchers
+        and (
+            silence.id in muting
+            or any(_mutes(silence.matchers, labels) for labels in (*expected, *active))
+            or (silence.id in held and any(_mutes(_known(silence, labels), labels) for labels in expected))
+        )
+    ]
 
 
-def matches(matcher: Matcher, labels: Mapping[str, str]) -> bool:
+def matches(matcher: Matcher, labels: Labels) -> bool:
     """Alertmanager's rule: an absent label counts as empty, a regular expression must match the whole value."""
     value = labels.get(matcher.name, "")
     if not matcher.is_regex:
@@ -110,3 +168,25 @@ def matches(matcher: Matcher, labels: Mapping[str, str]) -> bool:
         log.warning("the silence matcher %s=~%r is not understood here: %s", matcher.name, matcher.value, error)
         return False
     return hit == matcher.is_equal
+
+
+def _mutes(matchers: Iterable[Matcher], labels: Labels) -> bool:
+    return all(matches(matcher, labels) for matcher in matchers)
+
+
+def _known(silence: Silence, labels: Labels) -> list[Matcher]:
+    return [matcher for matcher in silence.matchers if matcher.name in labels]
+
+
+def _speaks_of(labels: Labels, view: RunView) -> bool:
+    return labels.get("attempt", "") in {"", str(view.attempt)}
+
+
+def _by_run(alerts: Iterable[T], labels_of: Callable[[T], Labels]) -> dict[str, list[T]]:
+    """The trip alerts among them, by the run that they speak of."""
+    found: dict[str, list[T]] = {}
+    for alert in alerts:
+        labels = labels_of(alert)
+        if labels.get("action") == "trip":
+            found.setdefault(labels.get("run", ""), []).append(alert)
+    return found
