@@ -75,13 +75,46 @@ def test_a_trainer_state_and_a_wandb_history_are_tables(tmp_path: Path) -> None:
     state = {"log_history": [{"step": 1, "kl": 0.1, "reward": 0.5}, {"step": 2, "loss": 3.0}]}
     log = read(write(tmp_path / "mine" / "trainer_state.json", json.dumps(state)))
     assert log.id == "mine"
-    assert log.columns["approx_kl"].reported.tolist() == [True, False]
+    assert log.columns["reference_kl"].reported.tolist() == [True, False]
     assert log.columns["policy_loss"].values[1] == 3.0
     rows = '{"_step": 5, "_timestamp": 100.0, "reward": 1}\n\n{"_step": 6, "_timestamp": 102.5, "reward": null}\n'
     log = read(write(tmp_path / "h.jsonl", rows))
     assert log.seconds is not None
     assert log.seconds.tolist() == [0.0, 2.5]
     assert log.columns["episode_return"].reported.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "signals"),
+    [
+        ("trainer_state.json", {"kl": 9.0}, {"reference_kl": 9.0}),
+        (
+            "trainer_state.json",
+            {"objective/kl": 9.0, "policy/approxkl_avg": 0.001},
+            {"reference_kl": 9.0, "approx_kl": 0.001},
+        ),
+        (
+            "history.json",
+            {"train/objective/kl": 9.0, "train/policy/approxkl_avg": 0.001, "train/loss/value_avg": 2.0},
+            {"reference_kl": 9.0, "approx_kl": 0.001, "value_loss": 2.0},
+        ),
+        ("history.json", {"train/kl": 9.0}, {"reference_kl": 9.0}),
+        ("history.json", {"kl": 0.01}, {"approx_kl": 0.01}),
+    ],
+)
+def test_the_kl_to_a_reference_model_is_not_the_kl_of_an_update(
+    tmp_path: Path, name: str, rows: dict[str, float], signals: dict[str, float]
+) -> None:
+    """TRL's kl and objective/kl grow with a good run; only its approxkl is what one update did to the policy."""
+    key = "log_history" if name == "trainer_state.json" else "history"
+    log = read(write(tmp_path / "run" / name, json.dumps({key: [rows]})))
+    assert {signal: column.values[0] for signal, column in log.columns.items()} == signals
+
+
+def test_a_column_that_the_user_names_wins_over_what_a_trainer_state_means(tmp_path: Path) -> None:
+    """Who knows their kl to be that of an update says so."""
+    path = write(tmp_path / "run" / "trainer_state.json", json.dumps({"log_history": [{"kl": 0.01, "my_kl": 2.0}]}))
+    assert read(path, mapping={"reference_kl": "my_kl", "approx_kl": "kl"}).columns["approx_kl"].values[0] == 0.01
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusewire_webhook.backtest.model import LogError, RunLog
-from fusewire_webhook.backtest.tables import run_log
+from fusewire_webhook.backtest.tables import TRAINER_STATE, run_log
 
 INDEX = "index.csv"
 """In a folder of logs: ``id, algorithm, source, label, first_bad_row`` of each."""
@@ -123,6 +123,8 @@ def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
     except ValueError as error:
         raise LogError(f"{path}: not JSON: {error}") from error
     if isinstance(document, dict):
+        if "log_history" in document:
+            mapping = {**TRAINER_STATE, **(mapping or {})}
         document = document.get("log_history", document.get("history"))
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise LogError(

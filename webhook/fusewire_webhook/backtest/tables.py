@@ -15,13 +15,25 @@ from fusewire.signals import CATALOGUE
 from fusewire_webhook.backtest.model import Booleans, Column, Floats, LogError, RunLog
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    "approx_kl": ("train/approx_kl", "losses/approx_kl", "kl", "train/kl", "objective/kl", "policy/approx_kl"),
-    "reference_kl": ("objective/reference_kl", "train/reference_kl", "kl_ref", "ref_kl"),
-    "policy_entropy": ("entropy", "train/entropy", "losses/entropy", "objective/entropy", "policy/entropy"),
-    "value_loss": ("train/value_loss", "losses/value_loss", "vf_loss", "critic_loss", "train/critic_loss"),
+    "approx_kl": (
+        "train/approx_kl", "losses/approx_kl", "policy/approxkl_avg", "train/policy/approxkl_avg", "actor/ppo_kl",
+        "policy/approx_kl", "kl",
+    ),
+    "reference_kl": (
+        "objective/kl", "train/objective/kl", "train/kl", "objective/reference_kl", "train/reference_kl", "kl_ref",
+        "ref_kl",
+    ),
+    "policy_entropy": (
+        "entropy", "train/entropy", "losses/entropy", "policy/entropy_avg", "train/policy/entropy_avg",
+        "policy/entropy", "objective/entropy",
+    ),
+    "value_loss": (
+        "train/value_loss", "losses/value_loss", "loss/value_avg", "train/loss/value_avg", "vf_loss", "critic_loss",
+        "train/critic_loss",
+    ),
     "policy_loss": (
-        "train/policy_loss", "train/policy_gradient_loss", "losses/policy_loss", "actor_loss", "train/actor_loss",
-        "loss", "train/loss",
+        "train/policy_loss", "train/policy_gradient_loss", "losses/policy_loss", "loss/policy_avg",
+        "train/loss/policy_avg", "actor_loss", "train/actor_loss", "loss", "train/loss",
     ),
     "episode_return": (
         "reward", "rollout/ep_rew_mean", "charts/episodic_return", "episode_reward_mean", "train/reward",
@@ -36,7 +48,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "reward_std": ("train/reward_std",),
     "response_length": ("completion_length", "train/completion_length", "completions/mean_length"),
 }  # fmt: skip
-"""Names under which trainers log the signals, the most specific first; the signal's own name comes before them."""
+"""Names under which trainers log the signals, the most specific first; the signal's own name comes before them.
+
+Two divergences are called KL: how far one update moved the policy (approx_kl) and how far it is from the reference
+model of an LLM (reference_kl). TRL logs the latter as ``kl`` or ``objective/kl`` and, to W&B, as ``train/kl``.
+"""
+
+TRAINER_STATE = {"reference_kl": "kl"}
+"""Columns that a Hugging Face ``trainer_state.json`` calls otherwise than others do."""
 
 STEP_NAMES = ("step", "global_step", "_step", "train/global_step", "timesteps_total", "rows")
 TIME_NAMES = ("time_s", "_runtime", "relative_time", "time_total_s", "seconds")
