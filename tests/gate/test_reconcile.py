@@ -74,6 +74,29 @@ async def test_what_is_over_is_recorded_as_resolved(world: World) -> None:
     assert world.told() == [("resolved", 2, "")]
 
 
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_an_alert_that_was_over_and_fires_again_is_reported(world: World, delivered: bool) -> None:
+    """That it is over was told once, by whomever; that it fires is another thing."""
+    if delivered:
+        over = AlertReported(alertname="KLSpike", status="resolved", attempt=2, action="trip")
+        world.reconciler.stored(RUN, over)
+    else:
+        world.answers.over = [{**TRIP, "attempt": "2"}]
+        assert [await world.reconciler.look(), await world.reconciler.look()] == [1, 0]
+        world.answers.over = []
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    assert [await world.reconciler.look(), await world.reconciler.look()] == [1, 0]
+    assert world.told()[-1] == ("firing", 2, "KL is high")
+
+
+async def test_of_an_alert_with_several_series_the_firing_one_counts(world: World) -> None:
+    """One signal's alert is over, the other's fires: the alert fires."""
+    world.answers.firing = [{**TRIP, "attempt": "2", "signal": "value_loss"}]
+    world.answers.over = [{**TRIP, "attempt": "2", "signal": "policy_loss"}]
+    assert await world.reconciler.look() == 1
+    assert world.told() == [("firing", 2, "KL is high")]
+
+
 async def test_alert_without_attempt_is_told_without_guessing(world: World) -> None:
     """A lost attempt label stays lost: the breaker decides what it means."""
     world.answers.firing = [TRIP]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fusewire_webhook.breaker.events import AlertReported, AlertStatus, Command, Event
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError, WebhookError
-from fusewire_webhook.watch.prometheus import ActiveAlert, Prometheus, Sample, duration
+from fusewire_webhook.watch.prometheus import ActiveAlert, Prometheus, duration
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,11 @@ START_LOOKBACK_SECONDS = 900.0
 
 Key = tuple[str, int, str]
 """Run, attempt, alert name: an attempt trips at most once, so ``startsAt`` says nothing."""
+
+Identity = frozenset[tuple[str, str]]
+"""The labels of one series of an alert."""
+
+_FIRING = 'ALERTS{action="trip",alertstate="firing"}'
 
 
 class Runs(Protocol):
@@ -60,12 +65,14 @@ class Reconciler:
         self._silences = silences
         self._on_found = on_found
         self._delivered: set[Key] = set()
+        self._recorded: set[Key] = set()
+        """Alerts of which the journal has that they are over; they may fire again."""
         self._lookback = START_LOOKBACK_SECONDS
 
     def stored(self, run: str, event: Event) -> None:
         """An event of a run was journaled: the engine's listener."""
         if isinstance(event, AlertReported) and event.action == "trip" and event.attempt is not None:
-            self._delivered.add((run, event.attempt, event.alertname))
+            self._keep((run, event.attempt, event.alertname), event.status)
         elif isinstance(event, Command) and event.verb in {"resume", "reset"}:
             # what was delivered during a pause or a lock was not acted on: it counts if it still fires
             self._delivered = {key for key in self._delivered if key[0] != run}
@@ -91,23 +98,19 @@ class Reconciler:
             WebhookError: a silence was found and its pause could not be stored; nothing was reported.
         """
         views = {view.run: view for view in self._engine.views()}
-        self._delivered = {key for key in self._delivered if key[0] in views and key[1] >= views[key[0]].attempt}
-        fired = await self._fired()
-        if not self._undelivered(fired, views):
+        for keys in (self._delivered, self._recorded):
+            keys -= {key for key in keys if key[0] not in views or key[1] < views[key[0]].attempt}
+        if not await self._undelivered():
             self._lookback = 3 * self._interval
             return 0
         await asyncio.sleep(self._confirm)
         await self._mind_silences()
-        views = {view.run: view for view in self._engine.views()}
-        fired, firing = await self._fired(), await self._prometheus.query(_FIRING)
-        now_firing = {_identity(sample.labels) for sample in firing}
-        annotations = {_identity(alert.labels): alert for alert in await self._prometheus.alerts()}
-        found = self._undelivered(fired, views)
-        reports = []
-        for (run, attempt, _), sample in found.items():
-            identity = _identity(sample.labels)
-            status: AlertStatus = "firing" if identity in now_firing else "resolved"
-            reports.append(self._report(run, attempt, sample, status, annotations.get(identity)))
+        found = await self._undelivered()
+        annotations = {_identity(alert.labels): alert for alert in await self._prometheus.alerts()} if found else {}
+        reports = [
+            self._report(run, attempt, labels, status, annotations.get(labels))
+            for (run, attempt, _), (labels, status) in found.items()
+        ]
         await asyncio.gather(*reports)
         self._lookback = 3 * self._interval
         return len(found)
@@ -120,28 +123,35 @@ class Reconciler:
             except PrometheusError as error:
                 log.warning("what fires is acted on without knowing whether it is silenced: %s", error)
 
-    async def _fired(self) -> list[Sample]:
-        return await self._prometheus.query(
-            f'last_over_time(ALERTS{{action="trip",alertstate="firing"}}[{duration(self._lookback)}])'
-        )
+    async def _undelivered(self) -> dict[Key, tuple[Identity, AlertStatus]]:
+        """Trip alerts of live attempts that have not tripped; one without an attempt speaks of the present one.
 
-    def _undelivered(self, fired: Iterable[Sample], views: Mapping[str, RunView]) -> dict[Key, Sample]:
-        """Alerts of live attempts that have not tripped; one without an attempt speaks of the present one."""
-        found: dict[Key, Sample] = {}
-        for sample in fired:
-            view = views.get(sample.labels.get("run", ""))
+        Of the series of one alert, one that fires counts.
+        """
+        lately = f"last_over_time({_FIRING}[{duration(self._lookback)}])"
+        fired = [_identity(sample.labels) for sample in await self._prometheus.query(lately)]
+        firing = {_identity(sample.labels) for sample in await self._prometheus.query(_FIRING)}
+        views = {view.run: view for view in self._engine.views()}
+        found: dict[Key, tuple[Identity, AlertStatus]] = {}
+        for identity in sorted(fired, key=firing.__contains__):
+            labels = dict(identity)
+            view = views.get(labels.get("run", ""))
             if view is None or not view.live or view.tripped:
                 continue
-            label = sample.labels.get("attempt", "")
-            key = (view.run, view.attempt, sample.labels.get("alertname", ""))
-            if label in {"", str(view.attempt)} and key not in self._delivered:
-                found[key] = sample
+            key = (view.run, view.attempt, labels.get("alertname", ""))
+            over = identity not in firing
+            known = key in self._delivered or (over and key in self._recorded)
+            if labels.get("attempt", "") in {"", str(view.attempt)} and not known:
+                found[key] = (identity, "resolved" if over else "firing")
         return found
 
+    def _keep(self, key: Key, status: AlertStatus) -> None:
+        (self._delivered if status == "firing" else self._recorded).add(key)
+
     async def _report(
-        self, run: str, attempt: int, sample: Sample, status: AlertStatus, alert: ActiveAlert | None
+        self, run: str, attempt: int, identity: Identity, status: AlertStatus, alert: ActiveAlert | None
     ) -> None:
-        labels = dict(_identity(sample.labels))
+        labels = dict(identity)
         annotations = dict(alert.annotations) if alert is not None else {}
         event = AlertReported(
             alertname=labels.get("alertname", ""),
@@ -162,14 +172,11 @@ class Reconciler:
         except WebhookError as error:
             log.error("%s of run %s could not be stored: %s", event.alertname, run, error)
             return
-        self._delivered.add((run, attempt, event.alertname))
+        self._keep((run, attempt, event.alertname), status)
         if self._on_found is not None:
             self._on_found(run)
 
 
-_FIRING = 'ALERTS{action="trip",alertstate="firing"}'
-
-
-def _identity(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+def _identity(labels: Mapping[str, str]) -> Identity:
     """The labels of an alert, without those that the series ``ALERTS`` adds."""
     return frozenset((name, value) for name, value in labels.items() if name not in {"__name__", "alertstate"})
