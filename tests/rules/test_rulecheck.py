@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.settings.rulecheck import Problem, check_rules
+from fusewire_webhook.settings.rulecheck import check_loaded, check_rules
+from fusewire_webhook.settings.rulefile import Problem
+from fusewire_webhook.watch.prometheus import Rule, RuleGroup
 
 RULES = Path(__file__).parents[2] / "rules"
 
@@ -25,15 +27,15 @@ groups:
         annotations: {summary: s, description: d, runbook_url: "https://runbooks.example/Trip"}
 """
 
-Check = Callable[[str], list[Problem]]
+Check = Callable[..., list[Problem]]
 
 
 @pytest.fixture
 def check(tmp_path: Path) -> Check:
-    def run(text: str) -> list[Problem]:
+    def run(text: str, *, scrape_seconds: float = 1.0) -> list[Problem]:
         path = tmp_path / "x.rules.yaml"
         path.write_text(text)
-        return check_rules([path])
+        return check_rules([path], scrape_seconds=scrape_seconds)
 
     return run
 
@@ -46,13 +48,47 @@ def with_expression(expression: str) -> str:
 
 def test_the_default_pack_and_an_override_file_are_fit() -> None:
     """Nothing is wrong with the rules that come with fusewire, loaded together."""
-    assert check_rules(sorted(RULES.glob("*.yaml"))) == []
+    assert check_rules(sorted(RULES.glob("*.yaml")), scrape_seconds=1.0) == []
 
 
-@pytest.mark.parametrize("preset", sorted((RULES / "presets").glob("*.yaml")), ids=lambda path: path.name)
-def test_each_preset_is_fit(preset: Path) -> None:
-    """Nothing is wrong with a preset."""
-    assert check_rules([preset]) == []
+@pytest.mark.parametrize(("preset", "scrape_seconds"), [("demo", 0.25), ("literal", 1.0)])
+def test_each_preset_is_fit(preset: str, scrape_seconds: float) -> None:
+    """Nothing is wrong with a preset at the scrapes that it is made for."""
+    assert check_rules([RULES / "presets" / f"{preset}.rules.yaml"], scrape_seconds=scrape_seconds) == []
+
+
+def test_the_default_pack_at_slow_scrapes() -> None:
+    """Files whose ranges one missed scrape in three would empty are errors, with the interval that fits."""
+    files = [RULES / f"{name}.rules.yaml" for name in ("thresholds", "divergence", "infrastructure")]
+    assert check_rules(files, scrape_seconds=1.3) == []
+    problems = check_rules(files, scrape_seconds=10.0)
+    assert [(problem.file, problem.severity) for problem in problems] == [(file, "error") for file in files[1:]]
+    for problem, name in zip(problems, ["KLSpike", "TrainerStalled"], strict=True):
+        assert name in problem.rule.split(", ")
+        assert "ranges of 4 s" in problem.message
+        assert "one scrape every 10 s" in problem.message
+        assert "prometheus.scrape_interval_seconds to less than 1.33" in problem.remedy
+        assert "more than 30 s" in problem.remedy
+
+
+def test_what_a_running_prometheus_has_loaded_at_slow_scrapes() -> None:
+    """The ranges of its rules are held against the configured scrapes; rules of others are none of our business."""
+    rules = (
+        Rule(
+            kind="recording",
+            name="mine:kl",
+            query="max by (run, attempt) (last_over_time(rl_kl[4s]))",
+            labels={},
+            health="ok",
+        ),
+        Rule(kind="alerting", name="Trip", query="mine:kl > 1", labels={"action": "trip"}, health="ok"),
+        Rule(kind="recording", name="node:load", query="avg_over_time(node_load1[1s])", labels={}, health="ok"),
+        Rule(kind="alerting", name="New", query="a newer PromQL", labels={"action": "trip"}, health="ok"),
+    )
+    group = RuleGroup(name="g", file="/x.yaml", interval=1.0, evaluation_time=0.0, last_evaluation=0.0, rules=rules)
+    assert check_loaded([group], scrape_seconds=1.0) == []
+    (problem,) = check_loaded([group], scrape_seconds=10.0)
+    assert str(problem).startswith("/x.yaml: mine:kl: ranges of 4 s are too little")
 
 
 def test_good_rules_are_good(check: Check) -> None:
@@ -149,6 +185,34 @@ def test_an_unknown_metric_is_named_with_the_nearest_known(check: Check) -> None
     assert problem.remedy == "did you mean rl_approx_kl_run_min?"
 
 
+@pytest.mark.parametrize(
+    ("expression", "severity", "words"),
+    [
+        ('last_over_time(rl_approx_kl_run_min{steps="5"}[4s]) > 1', "error", "take one of 1, 3, 10"),
+        ('last_over_time(rl_approx_kl_run_max{steps=~"3|5"}[4s]) > 1', "error", '{steps="5"}'),
+        ('last_over_time(rl_nonfinite_streak{signal="aprox_kl"}[4s]) > 1', "error", "did you mean approx_kl?"),
+        ('last_over_time(rl_nonfinite_streak{signal=~"approx_kl|valeu_loss"}[4s]) > 1', "error", "value_loss?"),
+        (
+            'last_over_time(rl_nonfinite_streak{signal="zebra"}[4s]) > 1',
+            "warning",
+            "only if your trainer declares it",
+        ),
+    ],
+)
+def test_a_label_that_no_series_carries(check: Check, expression: str, severity: str, words: str) -> None:
+    """A number of steps or a signal that does not exist is found: such a rule is silent for ever."""
+    (problem,) = check(with_expression(expression))
+    assert (problem.severity, words in str(problem)) == (severity, True)
+
+
+@pytest.mark.parametrize(
+    "matcher", ['signal="value_loss"', 'signal!="zebra"', 'signal=~".+_loss"', 'signal=~"value_loss|approx_kl"']
+)
+def test_labels_that_exist_or_exclude(check: Check, matcher: str) -> None:
+    """A known signal, a true pattern and what a rule excludes are not complained about."""
+    assert check(with_expression(f"last_over_time(rl_nonfinite_streak{{{matcher}}}[4s]) > 1")) == []
+
+
 def test_a_signal_of_the_trainers_own_is_a_warning_until_it_is_declared(tmp_path: Path) -> None:
     """Users may declare signals; fusewire cannot know them all."""
     path = tmp_path / "x.rules.yaml"
@@ -156,23 +220,36 @@ def test_a_signal_of_the_trainers_own_is_a_warning_until_it_is_declared(tmp_path
     (problem,) = check_rules([path])
     assert problem.severity == "warning"
     assert str(problem).startswith("warning: ")
+    path.write_text(
+        path.read_text().replace("rl_my_own_number_indeed", 'rl_nonfinite_streak{signal="my_own_number_indeed"}')
+    )
+    assert [one.severity for one in check_rules([path])] == ["warning"]
     assert check_rules([path], metrics={"rl_my_own_number_indeed"}) == []
 
 
-def test_a_raw_gauge_is_an_error_in_trips_and_behind_them_only(check: Check) -> None:
-    """One missed scrape must not silence a trip; people's alerts may do as they like."""
+def test_a_raw_gauge_is_an_error_in_trips_and_behind_them(check: Check) -> None:
+    """One missed scrape must not silence a trip; of alerts that stop nothing it is a warning."""
     raw = GOOD.replace('last_over_time(rl_approx_kl_run_min{steps="3"}[4s])', 'rl_approx_kl_run_min{steps="3"}')
     (problem,) = check(raw)
     assert problem.rule == "mine:kl:three"
-    assert "last_over_time" in problem.remedy
-    assert check(raw.replace("action: trip", "action: notify")) == []
+    assert (problem.severity, "last_over_time" in problem.remedy) == ("error", True)
+    (problem,) = check(raw.replace("action: trip", "action: notify"))
+    assert (problem.severity, problem.rule) == ("warning", "mine:kl:three")
+    assert check(raw.replace("action: trip", "action: notify").replace("mine:kl:three > 1", "vector(1)")) == []
+    foreign = GOOD.replace("mine:kl:three > 1", "node_load1 > 1").replace("action: trip", "action: notify")
+    assert check(foreign) == []
 
 
 def test_a_range_that_one_missed_scrape_in_three_would_empty_is_an_error(check: Check) -> None:
-    """The range must be longer than three intervals of the group."""
+    """The range must be longer than three intervals of the group, and than three scrapes."""
     (problem,) = check(GOOD.replace('steps="3"}[4s]', 'steps="3"}[3s]'))
     assert "too little" in problem.message
-    assert check(GOOD.replace("interval: 1s", "interval: 250ms").replace("[4s]", "[1s]")) == []
+    fast = GOOD.replace("interval: 1s", "interval: 250ms").replace("[4s]", "[1s]")
+    assert check(fast, scrape_seconds=0.25) == []
+    (problem,) = check(fast)
+    assert "less than 0.333" in problem.remedy
+    (problem,) = check(fast.replace("action: trip", "action: notify"))
+    assert problem.severity == "warning"
 
 
 def test_a_missing_runbook_is_an_error_where_runbooks_lie_and_a_warning_elsewhere(tmp_path: Path) -> None:

@@ -7,81 +7,42 @@ with ``promql-parser``; docs/rules.md gives the reasons behind each demand.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import promql_parser as promql
-import yaml
 
-from fusewire.metrics import sample_names
-from fusewire_webhook.web.metrics import Metrics
+from fusewire_webhook.settings.rulefile import (
+    Problem,
+    Recorded,
+    Rule,
+    Unreadable,
+    problem,
+    read,
+    recorded_by,
+    rule_of,
+)
+from fusewire_webhook.settings.rulereads import OVERRIDE, range_problems, read_problems
+
+if TYPE_CHECKING:
+    from fusewire_webhook.watch.prometheus import RuleGroup
 
 IDENTITY = frozenset({"run", "attempt"})
 """Labels without which the webhook cannot know what to stop."""
 CLASSES = ("divergence", "infrastructure")
 ANNOTATIONS = ("summary", "description", "runbook_url")
-SCRAPES = 3
-"""A range must span more than three intervals to hold a sample when one scrape in three is missed."""
-DEFAULT_INTERVAL = timedelta(seconds=1)
-"""Of a group that states none: the interval fusewire's own Prometheus runs with."""
 
-OVERRIDE = "fusewire:override"
 OVERRIDE_EXAMPLE = "overrides.example.yaml"
 """Comes with fusewire to be copied: its run is nobody's."""
 
-_FROM_PROMETHEUS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", OVERRIDE})
 _KEEPS_ALL = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
 _SCALARS = frozenset({"scalar", "time", "pi"})
 _MAKES_LABELS = frozenset({"absent", "absent_over_time", "vector"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that is wrong with a rule."""
-
-    file: Path
-    rule: str
-    """Name of the alert or record; empty: the whole file."""
-    message: str
-    remedy: str
-    severity: Literal["error", "warning"] = "error"
-
-    def __str__(self) -> str:
-        where = f"{self.file}: {self.rule}" if self.rule else str(self.file)
-        return f"{'warning: ' if self.severity == 'warning' else ''}{where}: {self.message}; {self.remedy}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    file: Path
-    name: str
-    body: Mapping[str, Any]
-    expression: promql.Expr
-    interval: timedelta
-    selectors: tuple[tuple[promql.VectorSelector, timedelta | None], ...] = field(default=())
-    """Every selector with the range that it stands in; None: read raw."""
-
-    @property
-    def labels(self) -> Mapping[str, Any]:
-        return self.body.get("labels") or {}
-
-    @property
-    def annotations(self) -> Mapping[str, Any]:
-        return self.body.get("annotations") or {}
-
-    @property
-    def is_trip(self) -> bool:
-        return "alert" in self.body and self.labels.get("action") == "trip"
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset(selector.name for selector, _ in self.selectors if selector.name)
 
 
 def check_rules(
@@ -90,6 +51,7 @@ def check_rules(
     promtool: str = "promtool",
     metrics: Collection[str] = (),
     runs: Collection[str] | None = None,
+    scrape_seconds: float = 0.0,
 ) -> list[Problem]:
     """Everything that is wrong with these rule files, taken together as Prometheus would load them.
 
@@ -97,40 +59,35 @@ def check_rules(
         promtool: the program; where it is missing, that is a warning.
         metrics: further series that exist, such as those of signals that the trainer declares.
         runs: the configured ones, which overrides may name; None: not known.
+        scrape_seconds: the interval of the scrapes; 0: not known, so that only a group's own interval counts.
     """
-    problems = [problem for path in paths for problem in _promtool(path, promtool)]
-    rules: list[_Rule] = []
+    problems = [one for path in paths for one in _promtool(path, promtool)]
+    rules: list[Rule] = []
     for path in paths:
         try:
-            rules += _read(path)
-        except _Unreadable as error:
-            if not any(problem.file == path and problem.severity == "error" for problem in problems):
+            rules += read(path)
+        except Unreadable as error:
+            if not any(one.file == path and one.severity == "error" for one in problems):
                 problems.append(Problem(file=path, rule=error.rule, message=str(error), remedy="correct the file"))
-    recorded: dict[str, list[_Rule]] = {}
-    for rule in rules:
-        if "record" in rule.body:
-            recorded.setdefault(rule.name, []).append(rule)
-    known = _known_series() | set(metrics) | recorded.keys()
-    behind_trips = _behind_trips(rules, recorded)
+    recorded = recorded_by(rules)
     for rule in rules:
         if rule.is_trip:
             problems += _contract(rule)
             problems += _identity(rule, recorded)
-        trusted = rule.is_trip or rule.name in behind_trips
-        problems += _unknown(rule, known, trusted=trusted)
-        if trusted:
-            problems += _raw(rule, recorded)
+    problems += read_problems(rules, recorded, metrics=metrics, scrape=timedelta(seconds=scrape_seconds))
     return [*problems, *_overrides(rules, runs)]
 
 
-_Recorded = Mapping[str, Sequence[_Rule]]
-"""Recording rules by the series that they make; several rules may make one, with different labels."""
-
-
-class _Unreadable(Exception):
-    def __init__(self, message: str, rule: str = "") -> None:
-        super().__init__(message)
-        self.rule = rule
+def check_loaded(groups: Sequence[RuleGroup], *, scrape_seconds: float) -> list[Problem]:
+    """Which files of a running Prometheus would be blind at this interval of the scrapes."""
+    rules: list[Rule] = []
+    for group in groups:
+        for loaded in group.rules:
+            kind = "alert" if loaded.kind == "alerting" else "record"
+            body = {kind: loaded.name, "expr": loaded.query, "labels": loaded.labels}
+            with contextlib.suppress(ValueError):  # a newer PromQL than the parser's
+                rules.append(rule_of(body, file=Path(group.file), interval=timedelta(seconds=group.interval)))
+    return list(range_problems(rules, recorded_by(rules), scrape=timedelta(seconds=scrape_seconds)))
 
 
 def _promtool(path: Path, promtool: str) -> Iterator[Problem]:
@@ -152,105 +109,31 @@ def _promtool(path: Path, promtool: str) -> Iterator[Problem]:
         yield Problem(file=path, rule="", message=f"promtool: {text}", remedy="correct the file")
 
 
-def _read(path: Path) -> Iterator[_Rule]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _Unreadable(error.strerror or str(error)) from error
-    except yaml.YAMLError as error:
-        raise _Unreadable(f"not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(document, dict):
-        raise _Unreadable("no rule file: it holds no groups")
-    for group in document.get("groups") or ():
-        stated = group.get("interval")
-        interval = promql.parse_duration(str(stated)) if stated else DEFAULT_INTERVAL
-        for body in group.get("rules") or ():
-            name = str(body.get("alert") or body.get("record"))
-            try:
-                expression = promql.parse(str(body.get("expr")))
-            except ValueError as error:
-                raise _Unreadable(" ".join(str(error).split()), name) from error
-            yield _Rule(
-                file=path,
-                name=name,
-                body=body,
-                expression=expression,
-                interval=interval,
-                selectors=tuple(_selectors(expression)),
-            )
-
-
-def _selectors(
-    expression: promql.Expr | None, span: timedelta | None = None
-) -> Iterator[tuple[promql.VectorSelector, timedelta | None]]:
-    match expression:
-        case promql.VectorSelector():
-            yield expression, span
-        case promql.MatrixSelector():
-            yield from _selectors(expression.vector_selector, expression.range)
-        case promql.SubqueryExpr():
-            yield from _selectors(expression.expr, expression.range)
-        case promql.ParenExpr() | promql.UnaryExpr():
-            yield from _selectors(expression.expr, span)
-        case promql.BinaryExpr():
-            yield from _selectors(expression.lhs, span)
-            yield from _selectors(expression.rhs, span)
-        case promql.AggregateExpr():
-            yield from _selectors(expression.expr, span)
-            yield from _selectors(expression.param, span)
-        case promql.Call():
-            for argument in expression.args:
-                yield from _selectors(argument, span)
-        case _:
-            pass
-
-
-@cache
-def _known_series() -> frozenset[str]:
-    names = set(sample_names()) | _FROM_PROMETHEUS
-    for family in Metrics().registry.collect():
-        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-        names.update(family.name + suffix for suffix in suffixes)
-    return frozenset(names)
-
-
-def _behind_trips(rules: Sequence[_Rule], recorded: _Recorded) -> set[str]:
-    """Names of the recording rules that some trip rule reads, directly or through others."""
-    found: set[str] = set()
-    waiting = [name for rule in rules if rule.is_trip for name in rule.reads]
-    while waiting:
-        name = waiting.pop()
-        if name in recorded and name not in found:
-            found.add(name)
-            waiting += [read for rule in recorded[name] for read in rule.reads]
-    return found
-
-
 # What a trip rule must say ---------------------------------------------------------------------------------
 
 
-def _contract(rule: _Rule) -> Iterator[Problem]:
+def _contract(rule: Rule) -> Iterator[Problem]:
     if rule.labels.get("class") not in CLASSES:
-        yield _problem(
+        yield problem(
             rule, "does not say which class of failure it is", f"add the label class: {' or '.join(CLASSES)}"
         )
     if not rule.labels.get("severity"):
-        yield _problem(rule, "has no severity", "add the label severity, such as severity: critical")
+        yield problem(rule, "has no severity", "add the label severity, such as severity: critical")
     for name in ANNOTATIONS:
         if not rule.annotations.get(name):
-            yield _problem(rule, f"has no annotation {name}", f"add annotations: {name}")
+            yield problem(rule, f"has no annotation {name}", f"add annotations: {name}")
     if not rule.body.get("keep_firing_for"):
-        yield _problem(
+        yield problem(
             rule,
             "resolves at once: a webhook that is down for a moment would never hear of it",
             "add keep_firing_for: 10m",
         )
     for label in sorted(IDENTITY & rule.labels.keys()):
-        yield _problem(rule, f"sets the label {label} itself", "let it come from the series")
+        yield problem(rule, f"sets the label {label} itself", "let it come from the series")
     yield from _runbook(rule)
 
 
-def _runbook(rule: _Rule) -> Iterator[Problem]:
+def _runbook(rule: Rule) -> Iterator[Problem]:
     url = str(rule.annotations.get("runbook_url") or "")
     if not url or "://" in url:
         return
@@ -258,7 +141,7 @@ def _runbook(rule: _Rule) -> Iterator[Problem]:
     if any((folder / url).is_file() for folder in folders):
         return
     if any((folder / url).parent.is_dir() for folder in folders):
-        yield _problem(rule, f"its runbook {url} does not exist", "write it")
+        yield problem(rule, f"its runbook {url} does not exist", "write it")
     else:
         yield Problem(
             file=rule.file,
@@ -269,18 +152,14 @@ def _runbook(rule: _Rule) -> Iterator[Problem]:
         )
 
 
-def _problem(rule: _Rule, message: str, remedy: str) -> Problem:
-    return Problem(file=rule.file, rule=rule.name, message=message, remedy=remedy)
-
-
 # Whose alert is it? ----------------------------------------------------------------------------------------
 
 
-def _identity(rule: _Rule, recorded: _Recorded) -> Iterator[Problem]:
+def _identity(rule: Rule, recorded: Recorded) -> Iterator[Problem]:
     kept = _kept(rule.expression, _of_recorded(recorded, frozenset()))
     if kept is None or not kept >= IDENTITY:
         lost = ", ".join(sorted(IDENTITY - (kept or frozenset())))
-        yield _problem(
+        yield problem(
             rule,
             f"its expression loses the labels {lost}, so the webhook cannot know what to stop",
             "keep them: by (run, attempt, …), without them in without (…), on (run, attempt, …)",
@@ -290,7 +169,7 @@ def _identity(rule: _Rule, recorded: _Recorded) -> Iterator[Problem]:
 _Lookup = Callable[[str], frozenset[str]]
 
 
-def _of_recorded(recorded: _Recorded, busy: frozenset[str]) -> _Lookup:
+def _of_recorded(recorded: Recorded, busy: frozenset[str]) -> _Lookup:
     """What a series by this name keeps. A rule that reads itself is judged by the rest of its expression."""
 
     def look_up(name: str) -> frozenset[str]:
@@ -365,62 +244,23 @@ def _kept_by_matching(
     return left.difference(modifier.matching.labels)
 
 
-# Does it read what exists, and hold under a missed scrape? -----------------------------------------------------
-
-
-def _unknown(rule: _Rule, known: Collection[str], *, trusted: bool) -> Iterator[Problem]:
-    for name in sorted(rule.reads - set(known)):
-        ours = name.startswith(("rl_", "fusewire_", "fusewire:"))
-        if name.startswith("scrape_") or not (trusted or ours):
-            continue
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        yield Problem(
-            file=rule.file,
-            rule=rule.name,
-            message=f"no series is called {name}",
-            remedy=f"did you mean {close[0]}?" if close else "right only if your trainer declares such a signal",
-            severity="error" if close or name.startswith(("fusewire_", "fusewire:")) else "warning",
-        )
-
-
-def _raw(rule: _Rule, recorded: Collection[str]) -> Iterator[Problem]:
-    for selector, span in rule.selectors:
-        name = selector.name or ""
-        if name in recorded or name in _FROM_PROMETHEUS:
-            continue
-        if span is None:
-            yield _problem(
-                rule,
-                f"reads {name} as it is: a single missed scrape makes it vanish and starts for: again",
-                f"write last_over_time({name}{{…}}[{SCRAPES + 1} scrape intervals])",
-            )
-        elif span <= SCRAPES * rule.interval:
-            yield _problem(
-                rule,
-                f"looks back {span.total_seconds():g} s at {name}, too little for one missed scrape in three",
-                f"take more than {SCRAPES} intervals of {rule.interval.total_seconds():g} s",
-            )
-
-
 # Does an override do anything? ---------------------------------------------------------------------------------
 
 
-def _overrides(rules: Sequence[_Rule], runs: Collection[str] | None) -> Iterator[Problem]:
+def _overrides(rules: Sequence[Rule], runs: Collection[str] | None) -> Iterator[Problem]:
     """Labels that a constant lacks are missing; a query's may come from its series."""
     known = _overridable(rules)
-    first: dict[tuple[str, str, str], _Rule] = {}
+    first: dict[tuple[str, str, str], Rule] = {}
     for rule in rules:
         if rule.body.get("record") != OVERRIDE:
             continue
         threshold, run, algorithm = (str(rule.labels.get(name) or "") for name in ("threshold", "run", "algorithm"))
         if not threshold and not rule.selectors:
-            yield _problem(rule, "names no threshold, so it does nothing", "add the label threshold")
+            yield problem(rule, "names no threshold, so it does nothing", "add the label threshold")
         if threshold and threshold not in known:
-            yield _problem(
-                rule, f"no threshold is called {threshold}, so it does nothing", _meant(threshold, known)
-            )
+            yield problem(rule, f"no threshold is called {threshold}, so it does nothing", _meant(threshold, known))
         if not (run or algorithm or rule.selectors):
-            yield _problem(
+            yield problem(
                 rule,
                 f"{threshold or 'it'} is for no run and no algorithm, so it does nothing",
                 "add the label run or algorithm",
@@ -436,7 +276,7 @@ def _overrides(rules: Sequence[_Rule], runs: Collection[str] | None) -> Iterator
         whose = ("run", run) if run else ("algorithm", algorithm)
         earlier = first.setdefault((threshold, *whose), rule)
         if threshold and whose[1] and earlier is not rule:
-            yield _problem(
+            yield problem(
                 rule,
                 f"a second override of {threshold} for the {whose[0]} {whose[1]} (the first: {earlier.file}): "
                 "two make the threshold's rule fail",
@@ -444,7 +284,7 @@ def _overrides(rules: Sequence[_Rule], runs: Collection[str] | None) -> Iterator
             )
 
 
-def _overridable(rules: Sequence[_Rule]) -> frozenset[str]:
+def _overridable(rules: Sequence[Rule]) -> frozenset[str]:
     """Names of the thresholds whose rules look for an override."""
     return frozenset(
         matcher.value
