@@ -10,7 +10,7 @@ import pytest
 from fusewire.snapshots import SnapshotStore
 from fusewire_webhook.cli import main
 
-from .support import promote, write
+from .support import failing_reads, promote, write
 
 
 @pytest.fixture
@@ -65,6 +65,18 @@ def test_verify_finds_the_damaged_ones(run_dir: Path, capsys: pytest.CaptureFixt
     assert "state.json:" in out
     assert "step-000000000005-a000: DAMAGED" in out
     assert main(["verify", "cartpole", "step-000000000001-a000", "--sampled", "--runs", str(run_dir.parent)]) == 0
+
+
+def test_what_cannot_be_read_is_not_called_damaged(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A snapshot whose manifest cannot be read is listed once, with the reason; verifying it tells and fails."""
+    name = "step-000000000004-a000"
+    with failing_reads(lambda path: path.parts[-2:] == (name, "manifest.json")):
+        assert main(["snapshots", "cartpole", "--json", "--runs", str(run_dir.parent)]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["state"] for row in rows] == ["promoted", "rejected", "quarantined", "candidate", "unusable"]
+        assert "cannot be read (Input/output error)" in rows[3]["why"]
+        assert main(["verify", "cartpole", name, "--runs", str(run_dir.parent)]) == 1
+    assert f"{name}: CANNOT BE READ" in capsys.readouterr().out
 
 
 def test_bad_input_is_one_line(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,12 @@ async def test_a_full_disk_does_not_save_the_trainers(tmp_path: Path, monkeypatc
     assert said == ["stopping a, b without a journal entry"]
 
 
+async def test_retention_spares_what_the_gate_verifies(tmp_path: Path) -> None:
+    """Gate and engine share one store of a run, which knows what is being read."""
+    async with served(configured(tmp_path), FakeActuator()) as service:
+        assert service.promoter._runs["cartpole"].store is service.engine.store("cartpole")
+
+
 async def test_what_comes_first() -> None:
     """The result where the work is done first, nothing and a cancelled work where the event comes first."""
     event, cancelled = asyncio.Event(), asyncio.Event()

@@ -9,7 +9,7 @@ SNAPSHOTS = "snapshots"
 QUARANTINE = "quarantine"
 """Folder of the snapshots that nothing resumes from any more."""
 STABLE_LINK = "stable_checkpoint_latest"
-"""Relative symlink to the newest promoted snapshot."""
+"""Relative symlink to the last promoted snapshot."""
 ACTIVE_LINK = "active"
 """Relative symlink to the snapshot that the next attempt resumes from."""
 

@@ -81,7 +81,7 @@ class SnapshotStore:
         return sorted(infos, key=lambda info: (info.order, info.name))
 
     def unusable(self) -> Problems:
-        """``(name, problem)`` of what has a snapshot's name outside quarantine but is none."""
+        """``(name, problem)`` of what has a snapshot's name outside quarantine and, as far as can be read, is none."""
         found: Problems = []
         for path in _entries(self._snapshots):
             try:
@@ -89,7 +89,8 @@ class SnapshotStore:
                     raise SnapshotError(f"{path}: is no folder")
                 read_manifest(path)
             except SnapshotError as error:
-                found.append((path.name, str(error)))
+                if error.reason != "unreadable":
+                    found.append((path.name, str(error)))
         return sorted(found)
 
     def candidates(self) -> Infos:
@@ -431,17 +432,16 @@ def _describe(path: Path) -> SnapshotInfo | None:
         OSError: what decides its state cannot be read now.
     """
     manifest: Manifest | None = None
-    unreadable = False
+    unread = why = ""
     try:
         manifest = read_manifest(path)
     except SnapshotError as error:
-        unreadable = error.reason == "unreadable"
+        unread = str(error) if error.reason == "unreadable" else ""
     state: State = "candidate"
-    why = ""
     sequence: Any = None
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
         state, why = "quarantined", str(_read_json(path / QUARANTINE_FILE).get("reason", ""))
-    elif manifest is None and not unreadable:
+    elif manifest is None and not unread:
         return None
     elif (path / PROMOTION_FILE).exists():
         # no guess: another order of promotion would move the stable link and what retention keeps
@@ -457,8 +457,8 @@ def _describe(path: Path) -> SnapshotInfo | None:
         path=path,
         state=state,
         size=manifest.size if manifest else _size_on_disk(path),
-        time=manifest.time if manifest else path.stat().st_mtime if unreadable else 0.0,
-        why=why,
+        time=manifest.time if manifest else path.stat().st_mtime if unread else 0.0,
+        why=why or unread,
         sequence=sequence if isinstance(sequence, int) else 0,
     )
 

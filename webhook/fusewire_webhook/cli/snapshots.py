@@ -149,7 +149,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         answer = store.verify(name, "sampled" if arguments.sampled else "full")
         seconds = time.perf_counter() - started
         damaged += not answer.ok
-        print(f"{name}: {'ok' if answer.ok else 'DAMAGED'}, {answer.bytes_read:,} bytes read in {seconds:.2f} s")
+        found = "ok" if answer.ok else "CANNOT BE READ" if answer.unreadable else "DAMAGED"
+        print(f"{name}: {found}, {answer.bytes_read:,} bytes read in {seconds:.2f} s")
         for problem in answer.problems:
             print(f"  {problem}")
     if not names:
