@@ -81,7 +81,7 @@ class SnapshotStore:
         return sorted(infos, key=lambda info: (info.order, info.name))
 
     def unusable(self) -> Problems:
-        """``(name, problem)`` of what has a snapshot's name outside quarantine and, as far as can be read, is none."""
+        """``(name, problem)`` of what has a snapshot's name outside quarantine and can be read, but is none."""
         found: Problems = []
         for path in _entries(self._snapshots):
             try:
