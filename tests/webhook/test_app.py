@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from blockbuster import BlockBuster
 
+from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.settings.redact import Secret
 from fusewire_webhook.watch.deadman import WatchStatus
 from fusewire_webhook.web.app import build_app
@@ -97,6 +98,24 @@ async def test_what_was_not_stored_is_asked_for_again(serve: Open, engine: Engin
     assert (await samples(client))['fusewire_intake_errors_total{reason="not_stored"}'] == 1
     engine.full = False
     assert (await client.post("/alerts", json=body(alert()))).status == 200
+
+
+async def test_a_fault_in_storing_one_alert_is_a_counted_503(
+    serve: Open, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happened to it, Alertmanager must send it again, and its neighbours are stored."""
+    client = await serve()
+    submit = engine.submit
+
+    async def stumble(run: str, event: Event) -> int:
+        if event.payload()["alertname"] == "Odd":
+            raise MemoryError
+        return await submit(run, event)
+
+    monkeypatch.setattr(engine, "submit", stumble)
+    assert (await client.post("/alerts", json=body(alert("Odd"), alert()))).status == 503
+    assert (await samples(client))['fusewire_intake_errors_total{reason="not_stored"}'] == 1
+    assert len(engine.events) == 1
 
 
 async def test_a_journal_that_cannot_store_makes_it_unready(serve: Open, engine: Engine) -> None:
@@ -285,7 +304,7 @@ async def test_a_command_is_journaled_with_who_and_why(serve: Open, engine: Engi
     ((run, event),) = engine.events
     assert run == "cartpole"
     assert event.payload() == {
-        "verb": "rollback", "who": "ada", "why": "bad", "snapshot": "s", "scratch": False, "source": "api",
+        "verb": "rollback", "who": "ada", "why": "bad", "snapshot": "s", "scratch": False, "source": "api", "silence": "",
     }  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def test_a_truncated_group_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "attempt"), [("0", 0), ("17", 17), ("", None), ("-1", None), ("²", None), ("9" * 40, None)]
+    ("label", "attempt"),
+    [("0", 0), ("17", 17), ("", None), ("-1", None), ("²", None), ("9" * 40, None), ("1" * 5000, None)],
 )
 def test_an_attempt_is_a_number_or_unknown(label: str, attempt: int | None) -> None:
     """A label that is no attempt's number makes the attempt unknown, never a wrong one."""

@@ -66,9 +66,9 @@ async def survey(
         rules=rules,
         server=f"{runtime.start_time} {runtime.last_config_time}",
         steps={
-            (sample.labels.get("run", ""), int(sample.labels["attempt"])): sample.value
+            (sample.labels.get("run", ""), int(text)): sample.value
             for sample in steps
-            if sample.labels.get("attempt", "").isdecimal()
+            if (text := sample.labels.get("attempt", "")).isdecimal() and len(text) < 10
         },
         alerts=_by_run(alerts),
         degraded=degraded,

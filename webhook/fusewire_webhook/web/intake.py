@@ -20,7 +20,8 @@ from fusewire_webhook.watch.deadman import WATCHDOG
 PayloadReason = Literal["not_json", "not_object", "no_alerts", "bad_alert"]
 """What can be wrong with a body; the label values of ``fusewire_intake_errors_total`` for payloads."""
 
-_LARGEST_ATTEMPT = 10**9
+_LONGEST_ATTEMPT = 9
+"""Digits. Python refuses to read thousands of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Alert:
     def attempt(self) -> int | None:
         """The attempt that the alert speaks of; None where the label is missing or no number."""
         text = self.labels.get("attempt", "")
-        return int(text) if text.isascii() and text.isdecimal() and int(text) < _LARGEST_ATTEMPT else None
+        return int(text) if len(text) <= _LONGEST_ATTEMPT and text.isascii() and text.isdecimal() else None
 
     @property
     def is_watchdog(self) -> bool:

@@ -143,10 +143,11 @@ class Receiver:
             if self.strangers.add(alert, at=at):
                 log.warning("alert %r names the run %r, which is not guarded here", alert.name, alert.run)
             return True
-        except JournalError as error:
-            log.error("alert %r of run %r was not stored: %s", alert.name, alert.run, error)
+        except Exception as error:
+            surprise = not isinstance(error, JournalError)
+            log.error("alert %r of run %r was not stored: %s", alert.name, alert.run, error, exc_info=surprise)
             self._metrics.alert("not_stored")
-            self.not_stored = str(error)
+            self.not_stored = str(error) or type(error).__name__
             return False
         self.not_stored = ""
         self._metrics.alert("trip" if alert.is_trip else "recorded")
