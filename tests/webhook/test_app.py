@@ -304,7 +304,8 @@ async def test_a_command_is_journaled_with_who_and_why(serve: Open, engine: Engi
     ((run, event),) = engine.events
     assert run == "cartpole"
     assert event.payload() == {
-        "verb": "rollback", "who": "ada", "why": "bad", "snapshot": "s", "scratch": False, "source": "api", "silence": "",
+        "verb": "rollback", "who": "ada", "why": "bad", "snapshot": "s", "scratch": False, "source": "api",
+        "silence": "",
     }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ async def test_a_command_reaches_the_serving_webhook(config: Config, capsys: pyt
     async with served(config, FakeActuator()) as service:
         assert await call("pause", "cartpole", "--why", "looking", "--who", "ada", "--runs", config.runs_dir) == 0
         (pause,) = service.engine.view("cartpole").pauses
-    assert pause == {"source": "cli", "who": "ada", "why": "looking"}
+    assert pause == {"source": "cli", "who": "ada", "why": "looking", "silence": ""}
     assert "pause by ada: looking" in capsys.readouterr().out
 
 
