@@ -8,9 +8,10 @@ import signal
 import pytest
 
 from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
+from fusewire_webhook.watch.evidence import last_scrape_query
 from fusewire_webhook.watch.promoter import Promoter
 
-from .conftest import RUN, TRIP_RULE, Lab, Start, rule_file
+from .conftest import INTERVAL, RUN, TRIP_RULE, Lab, Start, rule_file
 
 pytestmark = pytest.mark.stack
 
@@ -176,3 +177,20 @@ async def test_cleared_pending_alert_starts_the_clock_again_and_clean_watching_p
     await promoter.flush()
     assert sum(event.watched for event in lab.engine.of(StepsWatched)) > 0
     assert [event.name for event in lab.engine.of(SnapshotSeen)] == [name]
+
+
+async def test_a_single_scrape_is_seen(start_lab: Start) -> None:
+    """The last scrape of an attempt is found even where it is the only one that succeeded."""
+    lab = await start_lab(rule_file(TRIP_RULE), scraped=False)
+    lab.exporter.up = False
+
+    async def came(up: int) -> bool:
+        return bool(await lab.prometheus.query(f'up{{run="{RUN}"}} == {up}'))
+
+    await lab.until(lambda: came(0))
+    lab.exporter.up = True
+    await lab.until(lambda: came(1))
+    lab.exporter.up = False
+    await lab.until(lambda: came(0))
+    (found,) = await lab.prometheus.query(last_scrape_query(f'run="{RUN}"', 60.0, INTERVAL / 2))
+    assert 0 < await lab.prometheus.now() - found.value < 10

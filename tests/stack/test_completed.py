@@ -14,14 +14,14 @@ from fusewire.snapshots import SnapshotStore
 pytestmark = pytest.mark.stack
 
 TRAINER = """
-import math, sys, time
+import sys, time
 import fusewire
 
 run, last_kl = fusewire.attach(), float(sys.argv[1])
-for step in range(1, 44):
-    time.sleep(0.1)
-    done = step == 43
-    run.step(step, approx_kl=last_kl if step > 33 else 0.01, value_loss=1.0, policy_entropy=0.5, grad_norm=0.5)
+for step in range(1, 64):
+    time.sleep(0.15)
+    done = step == 63
+    run.step(step, approx_kl=last_kl if step > 53 else 0.01, value_loss=1.0, policy_entropy=0.5, grad_norm=0.5)
     if run.snapshot_due(step, last=done):
         run.save_snapshot(step, {"w": [float(step)]}, wait=done)
 run.complete()
@@ -60,7 +60,7 @@ async def test_the_last_snapshot_of_a_completed_run(tmp_path: Path, pack: str, i
         out, errors = await process.communicate()
     shown = out.decode() + errors.decode()
     assert process.returncode == 0, shown
-    last = "step-000000000043-a000"
+    last = "step-000000000063-a000"
     runs = tmp_path / "runs"
     stable = SnapshotStore(runs / "good").stable()
     assert stable is not None, shown
