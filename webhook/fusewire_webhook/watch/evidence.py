@@ -145,7 +145,10 @@ class PrometheusEvidence:
 
 
 def last_scrape_query(attempt: str, seconds: float, resolution: float) -> str:
-    """When the attempt (its label matchers) was last scraped, on Prometheus' clock; within so many seconds."""
+    """When the attempt (its label matchers) was last scraped, on Prometheus' clock; within so many seconds.
+
+    A single scrape among failed ones is surely seen where ``resolution`` is below the scrape interval.
+    """
     up = f"up{{{attempt}}}"
     window = f"{duration(seconds)}:{duration(resolution)}"
     return f"max(max_over_time((timestamp({up}) and ({up} == 1))[{window}]))"
