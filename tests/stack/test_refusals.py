@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.errors import StackError
+from fusewire_webhook.errors import ConfigError, StackError, WebhookError
 from fusewire_webhook.stack import start_stack
 from fusewire_webhook.stack.binaries import find_binaries, resolve_rule_files
 
 GOOD = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: vector(1)\n"
 
 
-async def refusal(folder: Path, **settings: object) -> str:
+async def refusal(folder: Path, kind: type[WebhookError] = ConfigError, **settings: object) -> str:
     defaults = {
         "webhook_host": "127.0.0.1", "webhook_port": 1, "rule_files": [],
         "scrape_interval": 1.0, "evaluation_interval": 1.0,
     }  # fmt: skip
-    with pytest.raises(StackError) as raised:
+    with pytest.raises(kind) as raised:
         async with start_stack(folder, **{**defaults, **settings}):  # type: ignore[arg-type]
             pass
     assert "\n" not in str(raised.value)
@@ -42,6 +42,7 @@ async def test_a_rule_file_with_an_error(tmp_path: Path, text: str, line: str, w
     assert str(tmp_path / "wrong.yaml") in said
     assert line in said
     assert why in said
+    assert "fusewire check" in said
     assert not (tmp_path / "stack").exists()
 
 
@@ -74,7 +75,7 @@ async def test_a_prometheus_that_knows_no_alertmanager(tmp_path: Path) -> None:
 async def test_a_server_that_refuses_its_configuration(tmp_path: Path) -> None:
     """What a server says about its configuration is passed on."""
     people = {"no_such_configs": []}
-    assert "no_such_configs" in await refusal(tmp_path / "stack", people=people)
+    assert "no_such_configs" in await refusal(tmp_path / "stack", StackError, people=people)
 
 
 @pytest.mark.stack
@@ -83,7 +84,7 @@ async def test_no_free_port(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        said = await refusal(tmp_path / "stack", pick_port=lambda: taken.getsockname()[1])
+        said = await refusal(tmp_path / "stack", StackError, pick_port=lambda: taken.getsockname()[1])
     assert "port is taken" in said
 
 

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 from fusewire_webhook.cli import build_parser, main
 from fusewire_webhook.cli.run import with_flags
 from fusewire_webhook.errors import ConfigError
-from fusewire_webhook.settings.config import Config, PrometheusConfig, RunConfig
+from fusewire_webhook.settings import packs
+from fusewire_webhook.settings.checks import require_commands
+from fusewire_webhook.settings.config import Config, DockerConfig, PrometheusConfig, RunConfig
 from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 
 from .site import away
@@ -71,7 +74,7 @@ def test_a_run_name_that_leaves_the_folder(name: str, capsys: pytest.CaptureFixt
 def test_no_prometheus(fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing program is named, with the package or the key that helps."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    error = fails("run", "--", "true", code=1)
+    error = fails("run", "--", sys.executable)
     assert "prometheus" in error.lower()
     assert "PATH" in error
 
@@ -81,8 +84,64 @@ def test_a_rule_file_with_a_syntax_error(fails: Fails, tmp_path: Path) -> None:
     """promtool's words with the file; nothing was started."""
     rules = tmp_path / "bad.rules.yaml"
     rules.write_text("groups:\n- name: a\n  rules:\n  - alert: A\n    expr: 'sum('\n")
-    assert "bad.rules.yaml" in fails("run", "--rules", str(rules), "--", "true", code=1)
+    error = fails("run", "--rules", str(rules), "--", "true")
+    assert "bad.rules.yaml" in error
+    assert error.endswith("; correct the file")
     assert not (tmp_path / "runs" / "run").exists()
+
+
+def test_rules_that_could_stop_nothing(fails: Fails, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trip rule that loses its run, and ranges that are too short for the scrapes: both are refused by both."""
+    pack = (packs.folder() / "presets" / "literal.rules.yaml").read_text()
+    rules = tmp_path / "mine.rules.yaml"
+
+    def refused(words: str) -> bool:
+        said = fails("run", "--rules", str(rules), "--", "true")
+        assert main(["check", "--rules", str(rules)]) == 1
+        return words in said and words in capsys.readouterr().out
+
+    rules.write_text(
+        pack.replace("max by (run, attempt, algorithm) (last_over_time(rl_value", "max(last_over_time(rl_value")
+    )
+    assert refused("loses the labels attempt, run")
+    (tmp_path / "fusewire.yml").write_text("prometheus: {scrape_interval_seconds: 2s}\n")
+    rules.write_text(pack)
+    assert refused("prometheus.scrape_interval_seconds to less than 1.33")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "settings", "where"),
+    [
+        ("nosuchcmd", "", "nosuchcmd on PATH"),
+        ("./train", "", "./train in "),
+        ("true", ", env: {PATH: /nowhere}", "true on PATH"),
+        ("./train.txt", ", cwd: bin", "./train.txt in "),
+    ],
+)
+def test_a_command_that_does_not_exist(
+    fails: Fails, tmp_path: Path, program: str, settings: str, where: str
+) -> None:
+    """It is named with where it was looked for, as the trainer's own start would look for it."""
+    (tmp_path / "bin").mkdir()
+    for name, mode in (("train", 0o755), ("train.txt", 0o644)):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(mode)
+    (tmp_path / "fusewire.yml").write_text(f"runs: {{a: {{command: ['{program}']{settings}}}}}\n")
+    assert f"runs.a.command: there is no program {where}" in fails("run")
+
+
+def test_commands_that_exist() -> None:
+    """A program of the run's folder, of its PATH, of a template or of a container is not missed."""
+    folder = str(Path(sys.executable).parent)
+    name = Path(sys.executable).name
+    runs = {
+        "cwd": RunConfig(command=(f"./{name}",), cwd=folder),
+        "env": RunConfig(command=(name,), env={"PATH": folder}),
+        "template": RunConfig(command=("{run_dir}/train",)),
+        "docker": RunConfig(command=("/app/train",), docker=DockerConfig(image="x")),
+    }
+    require_commands(Config(runs=runs), source="x")
 
 
 def test_no_such_rules(fails: Fails) -> None:

@@ -39,11 +39,25 @@ async def test_a_command_that_exits_at_once(site: Site) -> None:
 
 
 async def test_a_command_that_does_not_exist(site: Site) -> None:
-    """A start that fails is told with the command's name and ends LOCKED."""
+    """It is bad input, told with the remedy before anything is declared: the corrected command simply starts."""
     site.configure(["no-such-trainer"])
+    code, _, error = await site.call("run")
+    assert code == 2
+    assert "runs.toy.command: there is no program no-such-trainer on PATH; correct the command" in error
+    assert not (site.runs / "toy").exists()
+    site.configure(["true"])
+    assert (await site.call("run"))[0] == 0
+
+
+async def test_a_command_that_cannot_be_executed(site: Site) -> None:
+    """A start that fails is told with the command's name and ends LOCKED; the remedy names a corrected command."""
+    (site.folder / "trainer").write_bytes(b"\x7fELF")
+    (site.folder / "trainer").chmod(0o755)
+    site.configure(["./trainer"])
     code, out, _ = await site.call("run")
     assert code == 3
-    assert "no-such-trainer" in out
+    assert "./trainer: Exec format error" in out
+    assert "then the command again, corrected" in out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -163,7 +177,7 @@ async def test_secrets_are_nowhere(site: Site) -> None:
         file.chmod(0o600)
     site.configure(
         site.trainer(LEAVES),
-        prometheus="{scrape_interval_seconds: 1s, rule_files: ['preset:demo']}",
+        prometheus="{scrape_interval_seconds: 250ms, rule_files: ['preset:demo']}",
         alertmanager="{}",
         auth="{alert_token_file: alert.token, command_token_file: command.token}",
     )
@@ -211,7 +225,11 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.stack
 async def test_ctrl_c_in_a_terminal_reaches_the_servers_through_fusewire_only(site: Site) -> None:
     """The signal goes to the whole process group; no server "ended unexpectedly", and all are gone afterwards."""
-    site.configure(site.trainer(LEAVES), prometheus="{rule_files: ['preset:demo']}", alertmanager="{}")
+    site.configure(
+        site.trainer(LEAVES),
+        prometheus="{scrape_interval_seconds: 250ms, rule_files: ['preset:demo']}",
+        alertmanager="{}",
+    )
     process = await site.start("run", start_new_session=True)
     await until(lambda: len(site.pids()) == 1, seconds=30)
     servers = _children(process.pid)
@@ -245,7 +263,9 @@ async def test_the_hints_of_a_locked_run_are_commands_that_work(site: Site) -> N
     assert code == 3
     for verb, hint in (("log", "what happened: "), ("reset", "to start it again: ")):
         (line,) = (line for line in out.splitlines() if hint in line)
-        program, *arguments = shlex.split(line.partition(hint)[2].removesuffix(", then the same command"))
+        program, *arguments = shlex.split(
+            line.partition(hint)[2].removesuffix(", then the command again, corrected")
+        )
         assert (program, arguments[0]) == ("fusewire", verb)
         assert (await site.call(*arguments))[0] == 0
 

@@ -68,7 +68,8 @@ async def test_an_alert_becomes_a_restart(site: Site) -> None:
 @pytest.mark.stack
 async def test_serve_beside_running_servers(site: Site) -> None:
     """With a Prometheus and an Alertmanager that run already, ``check`` finds them right and ``serve`` is ready."""
-    site.configure(site.trainer(LEAVES), prometheus="{rule_files: ['preset:demo']}", alertmanager="{}")
+    fast = "scrape_interval_seconds: 250ms"
+    site.configure(site.trainer(LEAVES), prometheus=f"{{{fast}, rule_files: ['preset:demo']}}", alertmanager="{}")
     guard = await site.start("run")
     await until(lambda: len(site.pids()) == 1, seconds=30)
     line = (await guard.stdout.readuntil(b"Alertmanager http://")) if guard.stdout else b""
@@ -76,7 +77,9 @@ async def test_serve_beside_running_servers(site: Site) -> None:
     prometheus = line.decode().rpartition("Prometheus ")[2].partition(",")[0]
     alertmanager = "http://" + rest.decode().strip()
     site.configure(
-        site.trainer(LEAVES), prometheus=f"{{url: '{prometheus}'}}", alertmanager=f"{{url: '{alertmanager}'}}"
+        site.trainer(LEAVES),
+        prometheus=f"{{{fast}, url: '{prometheus}'}}",
+        alertmanager=f"{{url: '{alertmanager}'}}",
     )
     for _ in range(20):
         code, out, _ = await site.call("check")
@@ -86,5 +89,14 @@ async def test_serve_beside_running_servers(site: Site) -> None:
     assert code == 0, out
     assert f"ok     Prometheus {prometheus}" in out
     assert f"ok     Alertmanager {alertmanager}" in out
+    site.configure(
+        site.trainer(LEAVES),
+        prometheus=f"{{scrape_interval_seconds: 5s, url: '{prometheus}'}}",
+        alertmanager=f"{{url: '{alertmanager}'}}",
+    )
+    for command, expected in (("check", 1), ("serve", 2)):
+        code, out, error = await site.call(command)
+        assert code == expected
+        assert "prometheus.scrape_interval_seconds to less than 0.333" in out + error
     guard.send_signal(signal.SIGINT)
     await site.end(guard)

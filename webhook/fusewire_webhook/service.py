@@ -80,7 +80,7 @@ async def serving(
         actuator: None: what the configuration asks for, processes of this machine or containers.
 
     Raises:
-        ConfigError: the folder is guarded already, the port is in use, a file is wrong.
+        ConfigError: the folder is guarded already, the port is in use, a file is wrong, a program is missing.
         StackError: Prometheus or Alertmanager did not start.
         JournalError: the journal cannot be opened.
     """

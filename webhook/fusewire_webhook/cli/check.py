@@ -6,18 +6,22 @@ import argparse
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fusewire_webhook.cli.common import add_config_options, configuration
-from fusewire_webhook.errors import WebhookError
+from fusewire_webhook.errors import ConfigError, PrometheusError, WebhookError
 from fusewire_webhook.settings.config import Config
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 RESEND_SECONDS = 10.0
+    from fusewire_webhook.settings.rulefile import Problem
+
+_T = TypeVar("_T")
+
 """Longest ``--rules.alert.resend-delay``: an Alertmanager that was away learns of an alert that much later."""
 
 
@@ -40,21 +44,22 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.settings.checks import warnings  # noqa: PLC0415
-
     config, source = configuration(arguments)
     steps: list[tuple[str, Callable[[], Sequence[str]]]] = [
-        (f"configuration ({source})", lambda: [f"warning: {text}" for text in warnings(config)]),
+        (f"configuration ({source})", lambda: _configuration_problems(config, source)),
     ]
     rules = arguments.rules or config.prometheus.rule_files
     if rules or config.prometheus.url is None:
-        steps.append(("rules", lambda: rule_problems(rules, runs=config.runs or None)))
+        steps.append(("rules", lambda: list(map(str, rule_problems(rules, config)))))
     if None in (config.prometheus.url, config.alertmanager.url):
         steps.append(("generated configuration", lambda: generated_problems(config)))
     if config.prometheus.url is not None:
-        prometheus_url = config.prometheus.url
+        prometheus_url, scrape = config.prometheus.url, config.prometheus.scrape_interval_seconds
         steps.append(
-            (f"Prometheus {prometheus_url}", lambda: asyncio.run(_ask(_prometheus_problems, prometheus_url)))
+            (
+                f"Prometheus {prometheus_url}",
+                lambda: asyncio.run(_ask(_prometheus_problems, prometheus_url, scrape)),
+            )
         )
     if config.alertmanager.url is not None:
         alertmanager_url, webhook_url = config.alertmanager.url, arguments.webhook_url
@@ -80,18 +85,46 @@ def _report(title: str, step: Callable[[], Sequence[str]]) -> bool:
     return bool(wrong)
 
 
-def rule_problems(entries: Sequence[str], *, runs: Collection[str] | None = None) -> list[str]:
+def require_rules(config: Config) -> None:
+    """Refuse rules that could not stop a run as they are: the configured ones, or those that your Prometheus has.
+
+    Of a Prometheus that does not answer now the watch tells later.
+
+    Raises:
+        ConfigError: what is wrong, a line for each.
+    """
+    if config.prometheus.url is None:
+        found = rule_problems(config.prometheus.rule_files, config)
+    else:
+        scrape = config.prometheus.scrape_interval_seconds
+        try:
+            found = asyncio.run(_ask(_loaded_problems, config.prometheus.url, scrape))
+        except PrometheusError:
+            found = []
+    wrong = [str(problem) for problem in found if problem.severity == "error"]
+    if wrong:
+        raise ConfigError(*wrong)
+
+
+def rule_problems(entries: Sequence[str], config: Config) -> list[Problem]:
     """What is wrong with rule files: promtool's word, every trip rule's labels and metrics, overrides in vain.
 
-    Args:
-        runs: the configured ones; None: not known.
+    Raises:
+        ConfigError: one of the entries names no file.
     """
     from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
     from fusewire_webhook.settings.rulecheck import check_rules  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
     files = [Path(file) for file in resolve_rule_files(rule_files(entries))]
-    return [str(one) for one in check_rules(files, runs=runs)]
+    return check_rules(files, runs=config.runs or None, scrape_seconds=config.prometheus.scrape_interval_seconds)
+
+
+def _configuration_problems(config: Config, source: str) -> list[str]:
+    from fusewire_webhook.settings.checks import require_commands, warnings  # noqa: PLC0415
+
+    require_commands(config, source=source)
+    return [f"warning: {text}" for text in warnings(config)]
 
 
 def generated_problems(config: Config) -> list[str]:
@@ -140,15 +173,21 @@ def _tool_problems(tool: Sequence[str], path: Path) -> list[str]:
     return [f"{path.name}: {' '.join((done.stderr or done.stdout).split())}"]
 
 
-async def _ask(question: Callable[..., Any], url: str, *arguments: Any) -> list[str]:
+async def _ask(question: Callable[..., Awaitable[list[_T]]], url: str, *arguments: Any) -> list[_T]:
     import aiohttp  # noqa: PLC0415
 
     async with aiohttp.ClientSession() as session:
-        answer: list[str] = await question(url, session, *arguments)
-        return answer
+        return await question(url, session, *arguments)
 
 
-async def _prometheus_problems(url: str, session: Any) -> list[str]:
+async def _loaded_problems(url: str, session: Any, scrape_seconds: float) -> list[Problem]:
+    from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
+    from fusewire_webhook.watch.prometheus import Prometheus  # noqa: PLC0415
+
+    return check_loaded(await Prometheus(url, session=session).rules(), scrape_seconds=scrape_seconds)
+
+
+async def _prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
     from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
     from fusewire_webhook.watch.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
     from fusewire_webhook.watch.prometheus import Prometheus  # noqa: PLC0415
@@ -158,12 +197,14 @@ async def _prometheus_problems(url: str, session: Any) -> list[str]:
     found = list(loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at))
     delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
     seconds = duration(delay)
+    from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
     if seconds is None or seconds > RESEND_SECONDS:
         found.append(
             f"--rules.alert.resend-delay is {delay}: an Alertmanager that was away learns of an alert that much "
             "later; start Prometheus with --rules.alert.resend-delay=5s"
         )
     return found
+    found += map(str, check_loaded(groups, scrape_seconds=scrape_seconds))
 
 
 async def _alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:

@@ -97,7 +97,7 @@ class Progress:
         line = Text(f"{view.run}: ").append(view.state.upper(), style=COLOURS.get(view.state, ""))
         if view.state == "locked":
             line.append(f": {view.reason}\n  what happened: fusewire log {where}\n")
-            line.append(f"  to start it again: fusewire reset {where} --why '…', then the same command")
+            line.append(f"  to start it again: fusewire reset {where} --why '…', then the command again, corrected")
         elif view.shut_down:
             line.append(
                 f", stopped at step {view.step}; the same command goes on from its newest verified snapshot"

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
+from fusewire_webhook.cli.check import require_rules
 from fusewire_webhook.cli.common import add_config_options, configuration, run_name, start_logging
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings.config import Config, RunConfig
@@ -44,12 +45,14 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.cli.guarding import guard_until_done  # noqa: PLC0415 - loads the whole webhook
-    from fusewire_webhook.settings.checks import check, require_runs, warnings  # noqa: PLC0415
+    from fusewire_webhook.settings.checks import check, require_commands, require_runs, warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     config = with_flags(config, arguments)
     require_runs(config, source=source)
     check(config, source=source)
+    require_commands(config, source=source)
+    require_rules(config)
     start_logging(verbose=arguments.verbose)
     return guard_until_done(config, warnings=warnings(config))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fusewire_webhook.cli.check import require_rules
 from fusewire_webhook.cli.common import add_config_options, configuration, start_logging
 from fusewire_webhook.errors import ConfigError
 
@@ -29,7 +30,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.cli.guarding import serve_until_stopped  # noqa: PLC0415 - loads the whole webhook
-    from fusewire_webhook.settings.checks import check, require_runs, warnings  # noqa: PLC0415
+    from fusewire_webhook.settings.checks import check, require_commands, require_runs, warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     require_runs(config, source=source)
@@ -39,5 +40,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise ConfigError(
                 f"{source}: {key}: is missing; fusewire serve works with your servers, fusewire run starts its own"
             )
+    require_commands(config, source=source)
+    require_rules(config)
     start_logging(verbose=arguments.verbose)
     return serve_until_stopped(config, default_port=DEFAULT_PORT, warnings=warnings(config))

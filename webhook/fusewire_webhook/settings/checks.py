@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -69,6 +70,30 @@ def require_runs(config: Config, *, source: str) -> None:
             f"{source}: runs: which runs? Name at least one, with its command, "
             "or call: fusewire run --name NAME -- COMMAND …"
         )
+
+
+def require_commands(config: Config, *, source: str) -> None:
+    """Refuse a command that this machine cannot start, before anything is started for it.
+
+    Raises:
+        ConfigError: names the runs and the programs.
+    """
+    problems = Problems(source)
+    for name, run in config.runs.items():
+        program = run.command[0]
+        if run.docker is None and "{" not in program and _which(program, run) is None:
+            where = f"in {Path(run.cwd or '.').absolute()}" if "/" in program else "on PATH"
+            problems.add(
+                f"runs.{name}.command",
+                f"there is no program {program} {where}; correct the command, such as python train.py",
+            )
+    problems.refuse()
+
+
+def _which(program: str, run: RunConfig) -> str | None:
+    """As the trainer's start looks for it: in its folder and with its own PATH."""
+    where = Path(run.cwd or ".").absolute() / program if "/" in program else program
+    return shutil.which(where, path=run.env.get("PATH"))
 
 
 def warnings(config: Config) -> tuple[str, ...]:

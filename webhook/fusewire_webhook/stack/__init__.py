@@ -18,7 +18,7 @@ import aiohttp
 import yaml
 
 from fusewire.files import write_atomically
-from fusewire_webhook.errors import StackError
+from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.stack.binaries import (
     RELOAD_FLAG,
     check_rules,
@@ -129,10 +129,11 @@ async def start_stack(
         on_death: told about each unexpected end of a server.
 
     Raises:
-        StackError: a program is missing, a rule file is bad, or a server did not become ready.
+        ConfigError: a program is missing, or a rule file is bad.
+        StackError: a server did not become ready.
     """
     if prometheus_url is not None and alertmanager_url is None:
-        raise StackError(
+        raise ConfigError(
             "prometheus.url is set, alertmanager.url is not: a Prometheus that fusewire did not start cannot know "
             "an Alertmanager that it starts; set alertmanager.url to the one your Prometheus alerts"
         )

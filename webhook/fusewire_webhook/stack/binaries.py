@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusewire_webhook.errors import StackError
+from fusewire_webhook.errors import ConfigError, StackError
 
 RELOAD_FLAG = "--scrape.discovery-reload-interval"
 CHECK_SECONDS = 30.0
@@ -28,7 +28,7 @@ def find_binaries(*, prometheus: bool, alertmanager: bool, path: str | None = No
     """Look for the programs that are needed on ``path`` (by default ``PATH``).
 
     Raises:
-        StackError: one is missing; the message names the Debian package that brings it.
+        ConfigError: one is missing; the message names the Debian package that brings it.
     """
     return Binaries(
         prometheus=_which(("prometheus",), "prometheus", path) if prometheus else None,
@@ -46,7 +46,7 @@ def _which(names: Sequence[str], package: str, path: str | None) -> str:
         found = shutil.which(name, path=path)
         if found:
             return str(Path(found).resolve())
-    raise StackError(
+    raise ConfigError(
         f"no program {' or '.join(names)} on PATH: install it (Debian: apt-get install {package}) "
         "or name the URL of a running one in the configuration"
     )
@@ -56,7 +56,7 @@ def resolve_rule_files(patterns: Sequence[str | Path]) -> tuple[str, ...]:
     """Absolute paths of the rule files that files, folders and globs name, each once and in order.
 
     Raises:
-        StackError: one of them names no file.
+        ConfigError: one of them names no file.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -67,7 +67,7 @@ def resolve_rule_files(patterns: Sequence[str | Path]) -> tuple[str, ...]:
             files = [Path(name) for name in sorted(glob.glob(str(path)))]  # noqa: PTH207 (absolute patterns)
         files = [file for file in files if file.is_file()]
         if not files:
-            raise StackError(f"{pattern}: no rule file is there; see prometheus.rule_files")
+            raise ConfigError(f"{pattern}: no rule file is there; see prometheus.rule_files")
         found.update((str(file.resolve()), None) for file in files)
     return tuple(found)
 
@@ -76,14 +76,16 @@ async def check_rules(promtool: str | None, files: Sequence[str]) -> None:
     """Let promtool read the rule files; without promtool Prometheus itself will refuse a bad one.
 
     Raises:
-        StackError: promtool refuses one, in promtool's own words with file and line.
+        ConfigError: promtool refuses one, in promtool's own words with file and line.
     """
     if promtool is None or not files:
         return
     code, output = await _run(promtool, "check", "rules", *files)
     if code == 0:
         return
-    raise StackError(f"rule file is not usable: {_first_complaint(output, files)}")
+    raise ConfigError(
+        f"rule file is not usable: {_first_complaint(output, files)}; correct it: `fusewire check` tells all"
+    )
 
 
 def _first_complaint(output: str, files: Sequence[str]) -> str:
