@@ -18,6 +18,7 @@ from fusewire_webhook.breaker.events import (
     SnapshotsRemoved,
     StepsWatched,
     StopConfirmed,
+    decode,
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
@@ -513,6 +514,26 @@ def test_no_readable_target_locks() -> None:
     world = trained(100)
     world.damaged.add(world.disk[-1].name)
     assert world.alert().phase == "locked"
+
+
+@pytest.mark.parametrize(("without_stable", "phase"), [("scratch", "closed"), ("lock", "locked")])
+def test_a_crash_that_finds_no_usable_snapshot_follows_the_policy(without_stable: str, phase: str) -> None:
+    """From scratch after hours of training is what the configuration says, not what a damaged disk does."""
+    world = trained(100, 200, without_stable=without_stable)
+    world.damaged = {snapshot.name for snapshot in world.disk}
+    state = world.exit(1)
+    assert (state.phase, state.resumed_from) == (phase, None)
+    assert ("no snapshot can be resumed from" in state.reason) == (phase == "locked")
+
+
+def test_a_restart_from_scratch_that_an_earlier_fusewire_journaled_still_stands() -> None:
+    """Old journals do not say whether there were snapshots: they fold to what was done then."""
+    world = trained(100, without_stable="lock")
+    world.die(1)
+    while world.state.stage != "resume":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.submit(decode("rolled_back", 0.0, {"target": None, "step": 0, "attempt": 0, "quarantined": ["x"]}))
+    assert (world.state.stage, world.state.active) == ("backoff", None)
 
 
 def test_a_failed_purge_locks() -> None:

@@ -161,8 +161,11 @@ class World:
             case RollBack(target=target):
                 return self._roll_back(target)
             case ResumeNewest():
+                there_were = [s.name for s in self.disk]
                 self.disk = [s for s in self.disk if s.name not in self.damaged]
-                return self._roll_back(self.disk[-1].name if self.disk else None)
+                if not self.disk:
+                    return RolledBack(target=None, quarantined=tuple(there_were), none_usable=bool(there_were))
+                return self._roll_back(self.disk[-1].name)
             case Purge():
                 return PurgeFinished(exit_code=3 if fails else 0)
             case WaitBackoff(name=name):
