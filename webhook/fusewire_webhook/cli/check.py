@@ -17,11 +17,11 @@ from fusewire_webhook.settings.config import Config
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-RESEND_SECONDS = 10.0
     from fusewire_webhook.settings.rulefile import Problem
 
 _T = TypeVar("_T")
 
+RESEND_SECONDS = 10.0
 """Longest ``--rules.alert.resend-delay``: an Alertmanager that was away learns of an alert that much later."""
 
 
@@ -189,22 +189,22 @@ async def _loaded_problems(url: str, session: Any, scrape_seconds: float) -> lis
 
 async def _prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
     from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
+    from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
     from fusewire_webhook.watch.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
     from fusewire_webhook.watch.prometheus import Prometheus  # noqa: PLC0415
 
     client = Prometheus(url, session=session)
     groups, now, runtime = await client.rules(), await client.now(), await client.runtime()
     found = list(loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at))
+    found += map(str, check_loaded(groups, scrape_seconds=scrape_seconds))
     delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
     seconds = duration(delay)
-    from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
     if seconds is None or seconds > RESEND_SECONDS:
         found.append(
             f"--rules.alert.resend-delay is {delay}: an Alertmanager that was away learns of an alert that much "
             "later; start Prometheus with --rules.alert.resend-delay=5s"
         )
     return found
-    found += map(str, check_loaded(groups, scrape_seconds=scrape_seconds))
 
 
 async def _alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:
