@@ -33,8 +33,8 @@ class Evidence(Protocol):
         ...
 
     async def unclean_since(self, run: str, attempt: int, snapshot: str) -> tuple[str, ...] | None:
-        """Divergence alerts, pending or firing, since the snapshot was written, from its attempt to ``attempt``.
+        """Alerts that doubt the weights, pending or firing, since the snapshot was written, up to ``attempt``.
 
-        Empty: none; None: no answer.
+        Empty: none; None: nobody can say.
         """
         ...

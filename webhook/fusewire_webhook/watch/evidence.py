@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fusewire.snapshots.layout import parse_name
+from fusewire.errors import FusewireError
+from fusewire.snapshots.layout import SNAPSHOTS, parse_name
+from fusewire.snapshots.manifest import read_manifest
 from fusewire_webhook.engine.evidence_protocol import ExitEvidence
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.watch.prometheus import Prometheus, Sample, duration, label_value
@@ -24,6 +26,8 @@ GRADIENT_STREAK = 5
 LAST_VALUES = "last-values.json"
 SEEN_SECONDS = 3600.0
 """How far back the last values of an attempt are looked for."""
+UNSEEN_SECONDS = 30.0
+"""For how long an attempt may have been out of sight before its last snapshot, the clocks' difference included."""
 
 
 class PrometheusEvidence:
@@ -69,7 +73,11 @@ class PrometheusEvidence:
         return await self._step(run, attempt, values)
 
     async def unclean_since(self, run: str, attempt: int, snapshot: str) -> tuple[str, ...] | None:
-        """Trip alerts, pending or firing, since the snapshot; a stall or a crash does not taint its weights."""
+        """Trip and hold alerts, pending or firing, since the snapshot; a stall or crash does not taint its weights.
+
+        None where Prometheus did not see the attempt come to the snapshot's step: what it has forgotten, or never
+        watched, was not clean.
+        """
         parsed = parse_name(snapshot)
         if parsed is None:
             return None
@@ -77,18 +85,38 @@ class PrometheusEvidence:
         attempts = "|".join(str(number) for number in range(since, max(since, attempt) + 1))
         where = f"run={label_value(run)},attempt=~{label_value(attempts + '|')}"
         try:
-            seconds = 2 * self._round + seconds_past_slack(self._scrape_interval)
-            seconds += await seconds_past(
-                self._prometheus, run=run, attempt=since, step=step, scrape_interval=self._scrape_interval
-            )
+            folder = self._runs_dir / run / SNAPSHOTS / snapshot
+            written = (await asyncio.to_thread(read_manifest, folder)).time
+            passed = await self._passed(run, since, step, around=written)
+            if passed is None:
+                return None
+            seconds = await self._prometheus.now() - passed
             samples = await self._prometheus.query(
                 "count by (alertname, alertstate) (count_over_time(ALERTS{"
-                f'action="trip",class!="infrastructure",{where}}}[{duration(seconds)}]))'
+                f'action=~"trip|hold",class!="infrastructure",{where}}}[{duration(seconds)}]))'
             )
-        except PrometheusError as error:
+        except (PrometheusError, FusewireError, OSError) as error:
             log.warning("whether run %s was clean since %s is unknown: %s", run, snapshot, error)
             return None
         return tuple(sorted(_alert(sample) for sample in samples))
+
+    async def _passed(self, run: str, attempt: int, step: int, *, around: float) -> float | None:
+        """When the attempt was last seen before ``step``, on Prometheus' clock; None: it was not seen to pass it.
+
+        An attempt that ended with the step need not have been scraped after it, but just before.
+
+        Args:
+            around: when the step was about, Unix seconds of another clock: it says where to look, within an hour.
+        """
+        series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
+        window, at = f"{duration(2 * SEEN_SECONDS)}:{duration(self._scrape_interval)}", around + SEEN_SECONDS
+        before = await self._prometheus.query(
+            f"min(max_over_time((timestamp({series}) and ({series} < {step}))[{window}]))", at
+        )
+        after = await self._prometheus.query(f"max(max_over_time(({series} >= {step})[{window}]))", at)
+        if not before or not (after or before[0].value > around - UNSEEN_SECONDS):
+            return None
+        return before[0].value
 
     async def _alerts(self, run: str, attempt: int) -> list[str]:
         """Divergence alerts that were active around the attempt's last scrape.
