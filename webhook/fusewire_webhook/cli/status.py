@@ -144,7 +144,10 @@ def details(view: dict[str, Any]) -> list[str]:
             f"incident {view['incident']['number']}: {view['divergences']} divergences; it ends when a snapshot at "
             f"step {view['incident_ends_at']} or further is promoted"
         )
-    lines.append(f"active snapshot: {view['active'] or 'none: the next attempt starts from scratch'}")
+    stable = view["promoted"][-1]["name"] if view["promoted"] else "none yet, so a divergence has none to go back to"
+    lines.append(f"stable snapshot: {stable}")
+    if view["active"]:
+        lines.append(f"active snapshot: {view['active']}")
     lines.append(f"trips: {_counts(view['trips'])}; restarts: {_counts(view['restarts'])}")
     return lines
 

@@ -1,0 +1,27 @@
+"""What ``fusewire status RUN`` says of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusewire_webhook.breaker.state import RunState, Snapshot
+from fusewire_webhook.breaker.view import view_of
+from fusewire_webhook.cli.status import details
+
+PROMOTED = Snapshot(name="step-000000000100-a000", step=100, attempt=0)
+
+
+def said(**state: Any) -> list[str]:
+    return [line for line in details(view_of("toy", 0, RunState(**state)).to_json()) if "snapshot" in line]
+
+
+def test_the_stable_snapshot_is_where_a_trip_would_go_back_to() -> None:
+    """It is named from its promotion on, before any rollback has made it the active one too."""
+    assert said(promoted=(PROMOTED,)) == [f"stable snapshot: {PROMOTED.name}"]
+    rolled_back = said(promoted=(PROMOTED,), active=PROMOTED.name)
+    assert rolled_back == [f"stable snapshot: {PROMOTED.name}", f"active snapshot: {PROMOTED.name}"]
+
+
+def test_only_a_run_without_a_stable_snapshot_has_none_to_go_back_to() -> None:
+    """That is said in so many words."""
+    assert said() == ["stable snapshot: none yet, so a divergence has none to go back to"]
