@@ -160,7 +160,9 @@ async def test_no_error_of_the_writer_leaves_anybody_waiting(
         failing.append("now")
         with pytest.raises(JournalError, match="not stored"):
             await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="lost")), 10)
+        assert "not stored" in journal.trouble
         assert await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="kept")), 10) == 1
+        assert journal.trouble == ""
         assert [entry.event.name for entry in journal.read()] == ["kept"]  # type: ignore[attr-defined]
 
 
@@ -183,6 +185,7 @@ async def test_a_journal_whose_writer_has_died_takes_nothing(
     for _ in range(2):
         with pytest.raises(JournalError, match=r"its writer has died \(MemoryError\); restart the webhook"):
             await asyncio.wait_for(journal.append("ppo", TimerElapsed(name="x")), 10)
+    assert "its writer has died" in journal.trouble
     journal.close()
 
 

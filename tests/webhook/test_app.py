@@ -131,6 +131,14 @@ async def test_a_journal_that_cannot_store_makes_it_unready(serve: Open, engine:
     assert (await client.get("/readyz")).status == 200
 
 
+async def test_a_journal_in_trouble_shows_before_an_alert_comes(serve: Open) -> None:
+    """What else is journaled fails first: nobody has to wait for a trip to learn that it cannot be stored."""
+    client = await serve(journal_trouble=lambda: "journal.db: not stored: disk full")
+    response = await client.get("/readyz")
+    assert response.status == 503
+    assert (await response.json())["reasons"] == ["journal: journal.db: not stored: disk full"]
+
+
 async def test_an_alert_of_an_unknown_run_is_announced(serve: Open, engine: Engine) -> None:
     """It is answered 200 (a repetition would not help), counted, and shown in the API; nothing is guessed."""
     client = await serve()

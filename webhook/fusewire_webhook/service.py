@@ -208,6 +208,7 @@ class _Parts:
             read_log=self._read_log,
             verdicts=self.promoter.latest,
             watch=self.deadman.status,
+            journal_trouble=lambda: self.journal.trouble,
             alert_token=_secret("auth.alert_token_file", auth.alert_token_file),
             command_token=_secret("auth.command_token_file", auth.command_token_file),
             scrape_interval_seconds=self.config.prometheus.scrape_interval_seconds,

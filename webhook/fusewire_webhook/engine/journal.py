@@ -74,6 +74,7 @@ class Journal:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._closed = "opened for reading only" if read_only else ""
         self._turn = threading.Lock()  # nothing is queued once it is closed
+        self._trouble = ""
         self._writer: threading.Thread | None = None
         if read_only and not path.is_file():
             raise JournalError(f"{path}: there is no journal; has the webhook ever run in this folder?")
@@ -90,6 +91,11 @@ class Journal:
     def path(self) -> Path:
         """The database file."""
         return self._path
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is stored at present; empty: the last commit was."""
+        return self._trouble
 
     async def append(self, run: str, event: Event) -> int:
         """Store the event and return its number once it is on the disk.
@@ -224,6 +230,7 @@ class Journal:
             remedy = "; free disk space or fix the folder" if isinstance(error, sqlite3.Error) else ""
             self._refuse(group, f"not stored: {_words(error)}{remedy}")
             return _rolled_back(connection)
+        self._trouble = ""
         first, self._last = self._last, self._last + len(group)
         _resolve(group, lambda waiting, seq: waiting.future.set_result(seq), first)
         return connection
@@ -240,7 +247,8 @@ class Journal:
         self._refuse(group, f"the journal is {self._closed}")
 
     def _refuse(self, group: list[_Waiting], why: str) -> None:
-        failure = JournalError(f"{self._path}: {why}")
+        self._trouble = f"{self._path}: {why}"
+        failure = JournalError(self._trouble)
         _resolve(group, lambda waiting, _: waiting.future.set_exception(failure), self._last)
 
 

@@ -54,8 +54,8 @@ async def _ready(request: web.Request) -> web.Response:
     deps = request.app[DEPS]
     reasons = list(deps.watch().reasons)
     reasons += [f"{name} ended: {error}" for name, error in request.app[FALLEN].items()]
-    if deps.receiver.not_stored:
-        reasons.append(f"journal: {deps.receiver.not_stored}")
+    if not_stored := deps.receiver.not_stored or deps.journal_trouble():
+        reasons.append(f"journal: {not_stored}")
     return api.answer({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
 

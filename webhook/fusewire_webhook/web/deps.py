@@ -59,6 +59,8 @@ class Deps:
     """What the gate says of each snapshot of a run that is not promoted yet."""
     watch: Callable[[], WatchStatus] = WatchStatus
     """Whether the watch itself is alive."""
+    journal_trouble: Callable[[], str] = str
+    """Why the journal stores nothing at present; empty: it does."""
     alert_token: Secret | None = None
     command_token: Secret | None = None
     scrape_interval_seconds: float = 1.0
