@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -127,6 +128,17 @@ def _configuration_problems(config: Config, source: str) -> list[str]:
     return [f"warning: {text}" for text in warnings(config)]
 
 
+def _alerts(files: Sequence[str]) -> set[str]:
+    """Names of the alerts in rule files that can be read; :func:`rule_problems` says why others cannot."""
+    from fusewire_webhook.settings.rulefile import Unreadable, read  # noqa: PLC0415
+
+    found: set[str] = set()
+    for file in files:
+        with contextlib.suppress(Unreadable):
+            found.update(rule.name for rule in read(Path(file)) if rule.is_alert)
+    return found
+
+
 def generated_problems(config: Config) -> list[str]:
     """What promtool and amtool say of the configuration that ``fusewire run`` would write."""
     import yaml  # noqa: PLC0415
@@ -138,18 +150,25 @@ def generated_problems(config: Config) -> list[str]:
         alertmanager_config,
         prometheus_config,
     )
+    from fusewire_webhook.watch.deadman import WATCHDOG  # noqa: PLC0415
 
     webhook = WebhookAddress(
         host=config.listen.host, port=config.listen.port or 9095, token_file=config.auth.alert_token_file
     )
+    rules = resolve_rule_files(rule_files(config.prometheus.rule_files))
     prometheus = prometheus_config(
         webhook=webhook,
         alertmanager_url=config.alertmanager.url or "http://127.0.0.1:9093",
-        rule_files=resolve_rule_files(rule_files(config.prometheus.rule_files)),
+        rule_files=rules,
         scrape_interval=config.prometheus.scrape_interval_seconds,
         evaluation_interval=config.prometheus.evaluation_interval_seconds,
     )
     found: list[str] = []
+    if config.prometheus.url is None and WATCHDOG not in _alerts(rules):
+        found.append(
+            f"prometheus.rule_files: no rule {WATCHDOG} is in them, so the watch would stay degraded and nothing "
+            "would be promoted; add default, or rules/infrastructure.rules.yaml"
+        )
     with tempfile.TemporaryDirectory() as folder:
         for tool, name, value in (
             (["promtool", "check", "config"], "prometheus.yml", prometheus),

@@ -10,6 +10,8 @@ from fusewire_webhook.errors import ConfigError
 
 DEFAULT = "default"
 _PRESET = "preset:"
+_IN_PLACE_OF = {"literal": "divergence.rules.yaml"}
+"""Of a preset the file of the default pack that it replaces; a preset without one is a pack of its own."""
 
 
 def folder() -> Path:
@@ -26,7 +28,8 @@ def is_name(entry: str) -> bool:
 def rule_files(entries: Sequence[str]) -> tuple[str, ...]:
     """The paths and globs that ``prometheus.rule_files`` stands for; empty means the default pack.
 
-    ``default`` is the default pack, ``preset:NAME`` one of ``rules/presets``, anything else a path.
+    ``default`` is the default pack, ``preset:NAME`` one of ``rules/presets`` with what it leaves of the default
+    pack, anything else a path.
 
     Raises:
         ConfigError: there is no such preset.
@@ -44,6 +47,9 @@ def rule_files(entries: Sequence[str]) -> tuple[str, ...]:
                 raise ConfigError(
                     f"prometheus.rule_files: there is no preset {name!r}; there are {', '.join(sorted(presets))}"
                 )
+            if name in _IN_PLACE_OF:
+                rest = sorted(folder().glob("*.rules.yaml"))
+                found += [str(path) for path in rest if path.name != _IN_PLACE_OF[name]]
             found.append(str(presets[name]))
         else:
             found.append(entry)
