@@ -26,6 +26,10 @@ GRADIENT_STREAK = 5
 LAST_VALUES = "last-values.json"
 SEEN_SECONDS = 3600.0
 """How far back the last values of an attempt are looked for."""
+CLOCKS_SECONDS = 1800.0
+"""By how much the trainer's clock and that of Prometheus may differ."""
+FINEST_SECONDS = 0.5
+"""Finer than that no question over the time of the clocks' difference is asked: it takes Prometheus seconds."""
 UNSEEN_SECONDS = 30.0
 """For how long an attempt may have been out of sight before its last snapshot, the clocks' difference included."""
 
@@ -106,10 +110,11 @@ class PrometheusEvidence:
         An attempt that ended with the step need not have been scraped after it, but just before.
 
         Args:
-            around: when the step was about, Unix seconds of another clock: it says where to look, within an hour.
+            around: when the step was about, Unix seconds of another clock: it says where to look.
         """
         series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
-        window, at = f"{duration(2 * SEEN_SECONDS)}:{duration(self._scrape_interval)}", around + SEEN_SECONDS
+        fine = max(self._scrape_interval, FINEST_SECONDS)
+        window, at = f"{duration(2 * CLOCKS_SECONDS)}:{duration(fine)}", around + CLOCKS_SECONDS
         before = await self._prometheus.query(
             f"min(max_over_time((timestamp({series}) and ({series} < {step}))[{window}]))", at
         )
