@@ -144,8 +144,8 @@ def details(view: dict[str, Any]) -> list[str]:
             f"incident {view['incident']['number']}: {view['divergences']} divergences; it ends when a snapshot at "
             f"step {view['incident_ends_at']} or further is promoted"
         )
-    stable = view["promoted"][-1]["name"] if view["promoted"] else "none yet, so a divergence has none to go back to"
-    lines.append(f"stable snapshot: {stable}")
+    stable = view["promoted"][-1]["name"] if view["promoted"] else ""
+    lines.append(f"stable snapshot: {stable or 'none yet, so a divergence has none to go back to'}")
     if view["active"]:
         lines.append(f"active snapshot: {view['active']}")
     lines.append(f"trips: {_counts(view['trips'])}; restarts: {_counts(view['restarts'])}")
