@@ -10,6 +10,7 @@ import torch
 
 from fusewire_trainer.errors import SettingError
 from fusewire_trainer.ppo import PPOConfig
+from fusewire_trainer.ppo.__main__ import main
 from fusewire_trainer.ppo.environments import make_env, make_envs
 from fusewire_trainer.ppo.networks import ActorCritic
 
@@ -27,6 +28,8 @@ from .environments import register
         {"clip": 0.0},
         {"pace_seconds": -1.0},
         {"schedule": "cosine"},
+        {"device": "nonsense"},
+        {"device": "cuda:99"},
         {"envs": 1, "steps": 2, "minibatches": 3},
     ],
 )
@@ -36,6 +39,14 @@ def test_out_of_range(setting: dict[str, Any]) -> None:
         PPOConfig(**setting)
     assert f"--{list(setting)[-1].replace('_', '-')} " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--seed=-1", "--threads=0", "--snapshot-every=-1", "--device=nonsense"])
+def test_flags_that_cannot_be(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They end in one line that names the flag and the remedy, and in exit code 2."""
+    assert main([flag], {}) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fusewire ppo: {flag.replace('=', ' ')}: must be ")
 
 
 @pytest.mark.parametrize("env_id", ["NoSuchEnvironment-v0", "no such name", "CartPole-v99"])

@@ -47,7 +47,24 @@ def test_the_whole_form_is_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hang", "hang@", "hang@soon", "nonsense@3", "hang:x@3", "hang:1:2:3@4", "hang@promoted:", "hang@later:3"],
+    [
+        "",
+        "hang",
+        "hang@",
+        "hang@soon",
+        "nonsense@3",
+        "hang:x@3",
+        "hang:1:2:3@4",
+        "hang@promoted:",
+        "hang@later:3",
+        "lr-spike:nan@3",
+        "lr-spike:0@3",
+        "lr-spike:-2@3",
+        "lr-spike:inf@3",
+        "lr-spike:2:0@3",
+        "hang@-1",
+        "hang@promoted:-1",
+    ],
 )
 def test_other_forms_are_refused(text: str) -> None:
     """One line that repeats what was given."""
@@ -74,6 +91,18 @@ def test_it_strikes_in_one_attempt_only(tmp_path: Path) -> None:
     assert not spiked(planned("lr-spike@5", tmp_path, 1), 5)
     memory = json.loads((tmp_path / "fault-lr-spike.json").read_text())
     assert (memory["attempt"], memory["step"]) == (0, 5)
+
+
+def test_two_faults_of_one_name_strike_each(tmp_path: Path) -> None:
+    """Each is remembered by itself, across attempts too."""
+    for attempt, struck in ((0, [5, 8]), (1, [])):
+        faults = Faults(
+            [FaultSpec.parse(f"lr-spike:10:1@{step}") for step in (5, 8)],
+            run_dir=tmp_path,
+            attempt=attempt,
+            say=str,
+        )
+        assert [step for step in range(12) if spiked(faults, step)] == struck
 
 
 def test_it_strikes_in_every_attempt_when_asked_to(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             run_with("    stop: {grace_seconds: 5 parsecs}"),
             ": runs.cartpole.stop.grace_seconds: must be seconds, or a duration such as 250ms, 1s, 5m",
         ),
+        (run_with("    seed: -1"), ": runs.cartpole.seed: -1 is negative"),
         (run_with("    stop: {grace_seconds: .inf}"), ": runs.cartpole.stop.grace_seconds: must be seconds"),
         (run_with("    stop: {kill_seconds: 0}"), ": runs.cartpole.stop.kill_seconds: 0 must be more than 0"),
         (run_with("    retry: {lr_factor: 1.5}"), ": runs.cartpole.retry.lr_factor: 1.5 is not in (0, 1]"),

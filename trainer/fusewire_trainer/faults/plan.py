@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,8 +42,22 @@ class Trigger:
         """Read ``UPDATE``, ``promoted`` or ``promoted:UPDATE``; ValueError: it is none of them."""
         what, colon, step = text.partition(":")
         if what == "promoted":
-            return cls(step=int(step) if colon else 0, promoted=True)
-        return cls(step=int(text))
+            return cls(step=_least(0, step) if colon else 0, promoted=True)
+        return cls(step=_least(0, text))
+
+
+def _least(least: int, text: str) -> int:
+    number = int(text)
+    if number < least:
+        raise ValueError
+    return number
+
+
+def _strength(text: str) -> float:
+    number = float(text)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +86,13 @@ class FaultSpec:
             return cls(
                 name=name,
                 trigger=Trigger.parse(when),
-                strength=float(numbers[0]) if numbers else None,
-                updates=int(numbers[1]) if len(numbers) > 1 else None,
+                strength=_strength(numbers[0]) if numbers else None,
+                updates=_least(1, numbers[1]) if len(numbers) > 1 else None,
             )
         except ValueError:
             raise SettingError(
-                f"--fault {text}: write NAME[:STRENGTH[:UPDATES]]@WHEN, such as lr-spike:1000:10@50"
+                f"--fault {text}: write NAME[:STRENGTH[:UPDATES]]@WHEN with positive numbers, such as "
+                "lr-spike:1000:10@50"
             ) from None
 
 
@@ -85,6 +101,8 @@ class _Planned:
     spec: FaultSpec
     fault: Fault
     lasts: int | None
+    memory: Path | None
+    """Remembers across attempts that it has struck."""
     began: int | None = None
 
 
@@ -104,21 +122,25 @@ class Faults:
         self._attempt = attempt
         self._every_attempt = every_attempt
         self._say = say
-        self._planned = [
-            _Planned(
-                spec=spec,
-                fault=FAULTS[spec.name](spec.strength),
-                lasts=spec.updates if spec.updates is not None else FAULTS[spec.name].updates,
+        self._planned: list[_Planned] = []
+        for spec in specs:
+            same = sum(planned.spec.name == spec.name for planned in self._planned)
+            file = f"fault-{spec.name}-{same + 1}.json" if same else f"fault-{spec.name}.json"
+            self._planned.append(
+                _Planned(
+                    spec=spec,
+                    fault=FAULTS[spec.name](spec.strength),
+                    lasts=spec.updates if spec.updates is not None else FAULTS[spec.name].updates,
+                    memory=run_dir / file if run_dir else None,
+                )
             )
-            for spec in specs
-        ]
         self._active: list[Fault] = []
 
     def begin(self, step: int) -> None:
         """Before the update that follows ``step`` finished ones."""
         self._active = []
         for planned in self._planned:
-            if planned.began is None and self._strikes(planned.spec, step):
+            if planned.began is None and self._strikes(planned, step):
                 planned.began = step
                 self._say(f"fault {planned.spec.name} strikes at update {step}: {type(planned.fault).__doc__}")
             if planned.began is not None and (planned.lasts is None or step - planned.began < planned.lasts):
@@ -153,13 +175,12 @@ class Faults:
                     group["lr"] = fault.learning_rate(group["lr"])
             yield
 
-    def _strikes(self, spec: FaultSpec, step: int) -> bool:
-        if not spec.trigger.reached(step, self._run_dir):
+    def _strikes(self, planned: _Planned, step: int) -> bool:
+        if not planned.spec.trigger.reached(step, self._run_dir):
             return False
-        if self._run_dir is None:
+        if planned.memory is None:
             return True
-        memory = self._run_dir / f"fault-{spec.name}.json"
-        if memory.exists() and not self._every_attempt:
+        if planned.memory.exists() and not self._every_attempt:
             return False
-        write_json(memory, {"attempt": self._attempt, "step": step, "at": time.time()})
+        write_json(planned.memory, {"attempt": self._attempt, "step": step, "at": time.time()})
         return True

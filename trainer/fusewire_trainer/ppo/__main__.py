@@ -15,7 +15,7 @@ import torch
 
 import fusewire
 from fusewire.errors import FusewireError
-from fusewire_trainer.errors import TrainerError
+from fusewire_trainer.errors import SettingError, TrainerError
 from fusewire_trainer.faults import FAULTS, Faults, FaultSpec
 from fusewire_trainer.ppo.config import PPOConfig
 from fusewire_trainer.ppo.train import SIGNALS, train
@@ -52,8 +52,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Train; the exit code is 0 when training is complete, 143 after a stop, 2 for settings that cannot be."""
     arguments = parser().parse_args(argv)
-    torch.set_num_threads(arguments.threads)
     try:
+        for name, least in (("seed", 0), ("threads", 1), ("snapshot_every", 0)):
+            value = getattr(arguments, name)
+            if value is not None and value < least:
+                raise SettingError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+        torch.set_num_threads(arguments.threads)
         config = PPOConfig(**{field.name: getattr(arguments, field.name) for field in fields(PPOConfig)})
         specs = [FaultSpec.parse(text) for text in arguments.fault]
         run = fusewire.attach(signals=SIGNALS, environ=_environment(arguments, environ))

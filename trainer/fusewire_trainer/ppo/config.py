@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
+
 from fusewire_trainer.errors import SettingError
 
 Schedule = Literal["constant", "linear"]
@@ -67,6 +69,7 @@ class PPOConfig:
         for name in ("pace_seconds", "evaluate_every"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(self.evaluation_episodes >= 1, "evaluation_episodes", self.evaluation_episodes, "at least 1")
+        _require(_has(self.device), "device", self.device, "auto, cpu, or a torch device that this machine has")
         _require(0 < self.clip < 1, "clip", self.clip, "between 0 and 1")
         _require(self.schedule in get_args(Schedule), "schedule", self.schedule, "constant or linear")
         _require(
@@ -75,6 +78,16 @@ class PPOConfig:
             self.minibatches,
             f"at most the rollout's {self.envs * self.steps} samples (envs × steps)",
         )
+
+
+def _has(device: str) -> bool:
+    if device == "auto":
+        return True
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # no such device; a torch without CUDA asserts
+        return False
+    return True
 
 
 def _require(condition: bool, name: str, value: object, must_be: str) -> None:

@@ -225,8 +225,8 @@ def _retry(retry: RetryConfig, key: str, complain: _Complain) -> None:
         complain(f"{key}.fatal_exit_codes", f"{min(both)} stands in success_exit_codes too")
 
 
-_MAY_BE_ZERO = {"every_steps", "keep_quarantined", "grace_seconds", "backoff_seconds", "settle_seconds"}
-_ANY_SIGN = {"seed", "lr_factor", "lr_scale_floor"}
+_MAY_BE_ZERO = {"seed", "every_steps", "keep_quarantined", "grace_seconds", "backoff_seconds", "settle_seconds"}
+_CHECKED_ELSEWHERE = {"lr_factor", "lr_scale_floor"}
 
 
 def _numbers(section: object, key: str, complain: _Complain) -> None:
@@ -236,7 +236,9 @@ def _numbers(section: object, key: str, complain: _Complain) -> None:
         path = f"{key}.{field.name}"
         if dataclasses.is_dataclass(value):
             _numbers(value, path, complain)
-        elif isinstance(value, int | float) and not isinstance(value, bool) and field.name not in _ANY_SIGN:
+        elif (
+            isinstance(value, int | float) and not isinstance(value, bool) and field.name not in _CHECKED_ELSEWHERE
+        ):
             if field.name in _MAY_BE_ZERO and value < 0:
                 complain(path, f"{value:g} is negative")
             if field.name not in _MAY_BE_ZERO and value <= 0:
