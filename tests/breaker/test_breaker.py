@@ -18,6 +18,7 @@ from fusewire_webhook.breaker.events import (
     SnapshotsRemoved,
     StepsWatched,
     StopConfirmed,
+    WouldHaveActed,
     decode,
 )
 from fusewire_webhook.breaker.policy import Policy
@@ -755,9 +756,54 @@ def test_observe_says_what_it_would_have_done_and_does_nothing() -> None:
     world.submit(trip(0, step=150))
     world.submit(trip(0, step=150))
     state = world.settle()
-    notes = [event.words for event in world.journal if event.kind == "would_have_acted"]  # type: ignore[attr-defined]
-    assert notes == [f"would have stopped attempt 0 and rolled back to {name}: KLSpike on attempt 0 at step 150"]
+    assert notes(world) == [
+        f"would have stopped attempt 0 and rolled back to {name}: KLSpike on attempt 0 at step 150"
+    ]
     assert (state.phase, state.live, state.divergences_run, world.alive) == ("closed", True, 0, {0})
+
+
+def notes(world: World) -> list[str]:
+    return [event.words for event in world.journal if isinstance(event, WouldHaveActed)]
+
+
+def test_observe_notes_each_alert_of_an_attempt_once() -> None:
+    """A false alarm blinds it for no other rule, and a repeated delivery is no new note."""
+    world = trained(100, mode="observe")
+    for name in ("FalseAlarm", "KLSpike", "FalseAlarm"):
+        world.alert(name=name)
+    world.alert(name="Hang", failure_class="infrastructure")
+    assert [note.rpartition(": ")[2].split()[0] for note in notes(world)] == ["FalseAlarm", "KLSpike", "Hang"]
+    assert not world.state.tripped
+
+
+@pytest.mark.parametrize("failure_class", ["divergence", "infrastructure"])
+def test_an_attempt_that_was_observed_is_guarded_once_the_mode_is_act(failure_class: str) -> None:
+    """What was noted only has not used the trip of the attempt that lives on."""
+    world = trained(100, mode="observe")
+    world.alert(failure_class=failure_class)
+    world.declare(Policy())
+    state = world.alert(failure_class=failure_class)
+    assert (state.attempt, world.alive) == (1, {1})
+
+
+def test_a_note_that_an_earlier_fusewire_journaled_still_stands() -> None:
+    """Old journals fold to what held then: the attempt had used its trip."""
+    world = trained(100, mode="observe")
+    world.submit(trip(0, step=150))
+    (words,) = world.state.would_have
+    world.submit(decode("would_have_acted", 0.0, {"words": words}))
+    assert (world.state.tripped, world.state.would_have) == (True, ())
+
+
+def test_a_probation_that_is_over_is_noted_once_in_observe_mode() -> None:
+    """Each further look at the steps would be a note otherwise."""
+    world = trained(100)
+    world.alert()
+    world.declare(Policy(mode="observe", probation_steps=50))
+    for step in (1000, 2000, 3000):
+        world.submit(StepsWatched(attempt=1, step=step, watched=1000))
+        world.settle()
+    assert len(notes(world)) == 1
 
 
 def test_observe_restarts_nothing() -> None:

@@ -121,6 +121,20 @@ async def test_a_completed_run_takes_the_promotion_of_its_last_snapshot(tmp_path
         assert [p["name"] for p in guard.engine.view(RUN).promoted] == [name]
 
 
+async def test_an_observed_attempt_is_promoted_and_then_guarded(tmp_path: Path) -> None:
+    """A false alarm in observe mode stops no promotion, and the attempt is guarded once the mode is act."""
+    async with guarding(tmp_path, quick(mode="observe")) as guard:
+        await guard.running(0)
+        await guard.engine.submit(RUN, trip(0, name="FalseAlarm"))
+        await guard.until(lambda s: not s.would_have)
+        target = await guard.promote(100, 0)
+        actuator = guard.actuator
+    async with guarding(tmp_path, quick(), actuator=actuator) as guard:
+        await guard.engine.submit(RUN, trip(0))
+        state = await guard.running(1)
+        assert (state.resumed_from, actuator.stops) == (target, [(RUN, 0)])
+
+
 # One run never delays another ---------------------------------------------------------------------------
 
 

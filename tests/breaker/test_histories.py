@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fusewire_webhook.breaker.actions import owed
-from fusewire_webhook.breaker.events import Event, MonitoringChanged, RunDeclared, SnapshotsRemoved, StepsWatched
+from fusewire_webhook.breaker.events import Event, MonitoringChanged, SnapshotsRemoved, StepsWatched
 from fusewire_webhook.breaker.policy import Policy
 
 from .doubles import trip
@@ -112,7 +112,11 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.state.shut_down)
     @rule()
     def webhook_starts_again(self) -> None:
-        self.world.submit(RunDeclared(policy=self.world.policy.to_json()))
+        self.world.declare(self.world.policy)
+
+    @rule(policy=POLICIES)
+    def configuration_changes(self, policy: Policy) -> None:
+        self.world.declare(policy)
 
     @precondition(lambda self: self.world.disk and self.world.state.stage is None)
     @rule(data=st.data())

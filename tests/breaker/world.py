@@ -58,6 +58,8 @@ class World:
     """One run: its folded state, its processes and its snapshots."""
 
     policy: Policy = field(default_factory=Policy)
+    policies: list[Policy] = field(default_factory=list)
+    """All that ever held."""
     state: RunState = field(default_factory=RunState)
     journal: list[Event] = field(default_factory=list)
     alive: set[int] = field(default_factory=set)
@@ -72,17 +74,24 @@ class World:
 
     def __post_init__(self) -> None:
         if not self.state.declared:
-            self.submit(RunDeclared(policy=self.policy.to_json()))
+            self.declare(self.policy)
 
     # What happens -------------------------------------------------------------------------------------
 
     def submit(self, event: Event) -> tuple[Action, ...]:
         """Journal and decide, and check what holds for every decision."""
         before = self.state
+        if isinstance(event, RunDeclared):
+            self.policies.append(Policy.from_json(event.policy))
         self.state, actions = transition(before, event)
         self.journal.append(event)
         self._check(before, event, actions)
         return actions
+
+    def declare(self, policy: Policy) -> None:
+        """A webhook starts with this policy."""
+        self.policy = policy
+        self.submit(RunDeclared(policy=policy.to_json()))
 
     def command(self, verb: Any, **more: Any) -> bool:
         """A person's word; False: it made no sense."""
@@ -185,7 +194,7 @@ class World:
                     return SnapshotRejected(name=name, step=0, attempt=0, reasons=("it is gone",))
                 return self._promote(snapshot, by="ann")
             case NoteWouldHave(words=words):
-                return WouldHaveActed(words=words)
+                return WouldHaveActed(words=words, trip_used=False)
         raise AssertionError(action)
 
     def _roll_back(self, target: str | None) -> Event:
@@ -211,9 +220,19 @@ class World:
             assert isinstance(event, Command), "only a person leaves LOCKED"
             assert event.verb == "reset"
         if state.incident is not None:
-            assert state.incident.divergences <= policy.divergences_per_incident
-        assert state.divergences_run <= policy.divergences_per_run
-        assert state.infrastructure_failures <= policy.infrastructure_failures
+            assert state.incident.divergences <= max(p.divergences_per_incident for p in self.policies)
+        assert state.divergences_run <= max(p.divergences_per_run for p in self.policies)
+        assert state.infrastructure_failures <= max(p.infrastructure_failures for p in self.policies)
+        if (
+            state.divergences_run > before.divergences_run
+            and state.procedure
+            and state.procedure.stages[-1] == "start"
+        ):
+            assert state.divergences_run < policy.divergences_per_run, "the budget that holds now is held"
+            assert state.incident is not None
+            assert state.incident.divergences < policy.divergences_per_incident
+        if self._must_act(before, event):
+            assert state.procedure is not None or state.phase == "locked", "a living attempt is never unguarded"
         assert policy.lr_scale_floor <= state.lr_scale <= 1
         assert state.attempt >= before.attempt, "an attempt number is never used twice"
         if state.phase in {"locked", "completed"}:
@@ -221,3 +240,15 @@ class World:
         if state.attempt > before.attempt and before.attempt >= 0:
             assert not self.alive, "a new attempt is numbered while an old one lives"
         json.dumps(state.to_json())
+
+    @staticmethod
+    def _must_act(before: RunState, event: Event) -> bool:
+        return (
+            isinstance(event, AlertReported)
+            and (event.status, event.action, event.attempt) == ("firing", "trip", before.attempt)
+            and before.live
+            and before.procedure is None
+            and not before.finished
+            and not before.pauses
+            and before.policy.mode == "act"
+        )

@@ -272,6 +272,8 @@ class WouldHaveActed(Event):
 
     kind: ClassVar[str] = "would_have_acted"
     words: str
+    trip_used: bool = True
+    """The attempt has used its one trip with it: so it was in journals that do not say."""
 
 
 # What people decide --------------------------------------------------------------------------------------

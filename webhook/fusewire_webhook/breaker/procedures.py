@@ -57,6 +57,7 @@ def _next_attempt(state: RunState, procedure: Procedure) -> RunState:
         live=False,
         handle=None,
         tripped=False,
+        noted=(),
         dirty=False,
         early_trip=None,
         step=state.active_step,
@@ -94,16 +95,15 @@ def next_lr_scale(state: RunState) -> float:
     return min(1.0, state.lr_scale * 2) if state.raise_lr else state.lr_scale
 
 
-def diverged(state: RunState, words: str, *, step: int, person: bool = False) -> RunState:
+def diverged(state: RunState, words: str, *, step: int, alert: str = "", person: bool = False) -> RunState:
     """Stop → roll back, quarantine → purge → restart with a smaller learning rate; or lock.
 
-    A budget of n is used up by the n-th divergence.
+    A budget of n is used up by the n-th divergence. ``alert`` names what told of it; empty: no alert.
     """
     policy = state.policy
     if policy.mode == "observe" and not person:
-        return _observe(
-            state, f"stopped attempt {state.attempt} and rolled back to {_name(_target(state, ()))}", words
-        )
+        would_have = f"stopped attempt {state.attempt} and rolled back to {_name(_target(state, ()))}"
+        return _observe(state, would_have, words, alert)
     incident = state.incident or Incident(number=state.incidents + 1)
     failed = incident.failed
     if state.promoted and state.promoted[-1].name == state.resumed_from:
@@ -151,11 +151,11 @@ def diverged(state: RunState, words: str, *, step: int, person: bool = False) ->
     )
 
 
-def broke(state: RunState, words: str, *, step: int, free: bool = False) -> RunState:
+def broke(state: RunState, words: str, *, step: int, alert: str = "", free: bool = False) -> RunState:
     """Stop what is left → newest clean verified snapshot → back-off → the same again; or lock."""
     policy = state.policy
     if policy.mode == "observe":
-        return _observe(state, f"restarted attempt {state.attempt} from its newest snapshot", words)
+        return _observe(state, f"restarted attempt {state.attempt} from its newest snapshot", words, alert)
     failures = state.infrastructure_failures + (0 if free else 1)
     in_a_row = state.restarts_in_a_row + 1
     counted = state.but(
@@ -298,7 +298,12 @@ def _rollback(state: RunState) -> tuple[Stage, ...]:
     return ("rollback", "purge") if state.policy.purge else ("rollback",)
 
 
-def _observe(state: RunState, would_have: str, words: str) -> RunState:
+def _observe(state: RunState, would_have: str, words: str, alert: str) -> RunState:
+    """One note per alert and attempt; the attempt keeps its trip, for the day on which the mode is ``act``."""
+    if state.live and alert in state.noted:
+        return state
     note = f"would have {would_have}: {words}"
-    noted = state.but(tripped=True, held_trip="", would_have=(*state.would_have, note), decision=note)
+    noted = state.but(
+        noted=(*state.noted, alert), held_trip="", would_have=(*state.would_have, note), decision=note
+    )
     return noted if state.live else lock(noted, f"observe mode restarts nothing: {words}")

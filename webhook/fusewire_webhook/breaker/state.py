@@ -101,6 +101,8 @@ class EarlyTrip:
     divergence: bool
     words: str
     step: int
+    alert: str
+    """Its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,8 @@ class RunState:
     promotions: tuple[Promotion, ...] = ()
     would_have: tuple[str, ...] = ()
     """Observe mode: words that are not journaled yet."""
+    noted: tuple[str, ...] = ()
+    """Observe mode: names of the alerts that were noted of the present attempt; empty for what was no alert."""
     early_trip: EarlyTrip | None = None
     """A trip of an attempt whose start is not journaled yet."""
     dirty: bool = False

@@ -118,7 +118,9 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
         return state
     at = state.step if event.step is None else max(event.step, state.step)
     words = f"{event.alertname} on attempt {event.attempt} at step {at}"
-    trip = EarlyTrip(divergence=event.failure_class != "infrastructure", words=words, step=at)
+    trip = EarlyTrip(
+        divergence=event.failure_class != "infrastructure", words=words, step=at, alert=event.alertname
+    )
     if state.stage is None:
         return _trip(state, trip) if state.live else state
     if state.stage == "start":
@@ -131,23 +133,25 @@ def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
     procedure = state.procedure
     assert procedure is not None
     if procedure.cause == "exit":
-        return procedures.diverged(state, trip.words, step=trip.step)
+        return procedures.diverged(state, trip.words, step=trip.step, alert=trip.alert)
     if procedure.cause == "shutdown" and state.live and not state.pauses:
-        tripped = procedures.diverged(state.but(procedure=None, suspended=None), trip.words, step=trip.step)
+        free = state.but(procedure=None, suspended=None)
+        tripped = procedures.diverged(free, trip.words, step=trip.step, alert=trip.alert)
         return procedures.shut_down(tripped, procedure.reason)
     if procedure.cause != "infrastructure":
         return state
     refund = 0 if procedure.free else 1
     failures = state.infrastructure_failures - refund
-    return procedures.diverged(state.but(infrastructure_failures=failures), trip.words, step=trip.step)
+    state = state.but(infrastructure_failures=failures)
+    return procedures.diverged(state, trip.words, step=trip.step, alert=trip.alert)
 
 
 def _trip(state: RunState, trip: EarlyTrip) -> RunState:
     if state.pauses:
         return state if state.held_trip == trip.words else state.but(held_trip=trip.words)
     if trip.divergence:
-        return procedures.diverged(state, trip.words, step=trip.step)
-    return procedures.broke(state, trip.words, step=trip.step)
+        return procedures.diverged(state, trip.words, step=trip.step, alert=trip.alert)
+    return procedures.broke(state, trip.words, step=trip.step, alert=trip.alert)
 
 
 def _snapshot_seen(state: RunState, event: SnapshotSeen) -> RunState:
@@ -370,7 +374,8 @@ def _timer_elapsed(state: RunState, event: TimerElapsed) -> RunState:
 
 
 def _would_have_acted(state: RunState, event: WouldHaveActed) -> RunState:
-    return state.but(would_have=tuple(words for words in state.would_have if words != event.words))
+    left = tuple(words for words in state.would_have if words != event.words)
+    return state.but(would_have=left, tripped=state.tripped or (event.trip_used and state.noted != ()))
 
 
 def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - one return per verb

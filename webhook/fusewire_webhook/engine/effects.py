@@ -136,7 +136,7 @@ class Effects:
             case PromoteSnapshot():
                 return await self._promote_for_person(action)
             case NoteWouldHave():
-                return WouldHaveActed(words=action.words)
+                return WouldHaveActed(words=action.words, trip_used=False)
         raise AssertionError(f"no effect for {action}")
 
     # The process --------------------------------------------------------------------------------------
