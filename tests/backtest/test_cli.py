@@ -70,6 +70,20 @@ def test_a_bad_log_is_named_and_the_others_are_still_reported(
     assert "odd" in document["errors"][0]
 
 
+def test_an_override_for_an_algorithm_that_no_log_has_is_told(
+    logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An index's algorithms are free text, and an override that matches none of them does nothing."""
+    path = tmp_path / "mine.rules.yaml"
+    override = '{record: "fusewire:override", labels: {threshold: x, algorithm: "%s"}, expr: vector(1)}'
+    rules_for = ", ".join(override % algorithm for algorithm in ("ppo", "PPO (SB3)"))
+    path.write_text(f"groups: [{{name: mine, rules: [{rules_for}]}}]")
+    main(["backtest", str(logs), "--rules", rules, "--rules", str(path), "--jobs", "1"])
+    notes = [line for line in capsys.readouterr().err.splitlines() if "override" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("note: no run has the algorithm PPO (SB3) that an override is for; theirs are 'ppo'")
+
+
 def test_a_sweep_prints_the_trade_off(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A line per value."""
     path = tmp_path / "x.rules.yaml"

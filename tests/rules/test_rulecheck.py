@@ -351,6 +351,24 @@ def test_overrides_that_are_right(tmp_path: Path) -> None:
     assert check_rules([thresholds, from_series]) == []
 
 
+@pytest.mark.parametrize(
+    ("configured", "remedy"),
+    [
+        (["PPO (SB3)", "sac"], "there are PPO (SB3), sac"),
+        (["Ppo"], "did you mean Ppo?"),
+        ([""], "no run names its"),
+    ],
+)
+def test_an_override_for_an_algorithm_that_no_run_has(tmp_path: Path, configured: list[str], remedy: str) -> None:
+    """A warning: labels match to the letter, so PPO is not ppo."""
+    files = [*sorted(RULES.glob("*.yaml")), overrides(tmp_path, "threshold: approx_kl, algorithm: ppo")]
+    (problem,) = check_rules(files, algorithms=configured)
+    assert problem.severity == "warning"
+    assert "for the algorithm ppo, which is not configured" in problem.message
+    assert problem.remedy.startswith(remedy)
+    assert check_rules(files, algorithms=["ppo"]) == []
+
+
 def test_an_override_for_a_run_that_is_not_configured(tmp_path: Path) -> None:
     """A warning with the nearest run; the example's run is nobody's, and without runs nothing is known."""
     files = [*sorted(RULES.glob("*.yaml")), overrides(tmp_path, "threshold: approx_kl, run: cartpol")]

@@ -19,6 +19,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 
 THRESHOLD = "fusewire:threshold"
 """Recorded by the pack for every number that can be overridden; label ``threshold`` names it."""
+OVERRIDE = "fusewire:override"
+"""Recorded by a file of overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,12 @@ class Pack:
     def thresholds(self) -> tuple[str, ...]:
         """Names of the numbers that can be overridden."""
         return tuple(rule["labels"]["threshold"] for _, rule in self.rules() if rule.get("record") == THRESHOLD)
+
+    @property
+    def overridden_algorithms(self) -> frozenset[str]:
+        """Values of the label ``algorithm`` that overrides are for; they match to the letter."""
+        labels = [rule.get("labels") or {} for _, rule in self.rules() if rule.get("record") == OVERRIDE]
+        return frozenset(str(each["algorithm"]) for each in labels if "algorithm" in each and "run" not in each)
 
 
 def relevant(pack: Pack, exposed: Collection[str], folder: Path, *, actions: Collection[str]) -> Pack:

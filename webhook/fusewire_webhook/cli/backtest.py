@@ -86,6 +86,13 @@ def _backtest(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     logs, errors = _logs(arguments, scrape_seconds=options.scrape_seconds or pack.interval)
     print(f"time: {options.clock}, scraped every {options.scrape_seconds or pack.interval:g} s", file=sys.stderr)
+    algorithms = {log.algorithm for log in logs}
+    for idle in sorted(pack.overridden_algorithms - algorithms):
+        print(
+            f"note: no run has the algorithm {idle} that an override is for; theirs are "
+            f"{', '.join(repr(algorithm) for algorithm in sorted(algorithms))}, and case and brackets count",
+            file=sys.stderr,
+        )
     if arguments.sweep:
         with _Progress(console, len(logs)) as advance:
             points, unplayed = _sweep(arguments.sweep, logs, pack, options, advance)

@@ -118,7 +118,12 @@ def rule_problems(entries: Sequence[str], config: Config) -> list[Problem]:
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
     files = [Path(file) for file in resolve_rule_files(rule_files(entries))]
-    return check_rules(files, runs=config.runs or None, scrape_seconds=config.prometheus.scrape_interval_seconds)
+    return check_rules(
+        files,
+        runs=config.runs or None,
+        algorithms={run.algorithm for run in config.runs.values()} or None,
+        scrape_seconds=config.prometheus.scrape_interval_seconds,
+    )
 
 
 def _configuration_problems(config: Config, source: str) -> list[str]:

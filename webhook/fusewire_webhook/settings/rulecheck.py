@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ def check_rules(
     promtool: str = "promtool",
     metrics: Collection[str] = (),
     runs: Collection[str] | None = None,
+    algorithms: Collection[str] | None = None,
     scrape_seconds: float = 0.0,
 ) -> list[Problem]:
     """Everything that is wrong with these rule files, taken together as Prometheus would load them.
@@ -59,6 +60,7 @@ def check_rules(
         promtool: the program; where it is missing, that is a warning.
         metrics: further series that exist, such as those of signals that the trainer declares.
         runs: the configured ones, which overrides may name; None: not known.
+        algorithms: theirs, likewise.
         scrape_seconds: the interval of the scrapes; 0: not known, so that only a group's own interval counts.
     """
     problems = [one for path in paths for one in _promtool(path, promtool)]
@@ -75,7 +77,7 @@ def check_rules(
             problems += _contract(rule)
             problems += _identity(rule, recorded)
     problems += read_problems(rules, recorded, metrics=metrics, scrape=timedelta(seconds=scrape_seconds))
-    return [*problems, *_overrides(rules, runs)]
+    return [*problems, *_overrides(rules, {"run": runs, "algorithm": algorithms})]
 
 
 def check_loaded(groups: Sequence[RuleGroup], *, scrape_seconds: float) -> list[Problem]:
@@ -247,7 +249,7 @@ def _kept_by_matching(
 # Does an override do anything? ---------------------------------------------------------------------------------
 
 
-def _overrides(rules: Sequence[Rule], runs: Collection[str] | None) -> Iterator[Problem]:
+def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] | None]) -> Iterator[Problem]:
     """Labels that a constant lacks are missing; a query's may come from its series."""
     known = _overridable(rules)
     first: dict[tuple[str, str, str], Rule] = {}
@@ -265,15 +267,17 @@ def _overrides(rules: Sequence[Rule], runs: Collection[str] | None) -> Iterator[
                 f"{threshold or 'it'} is for no run and no algorithm, so it does nothing",
                 "add the label run or algorithm",
             )
-        if run and runs is not None and run not in runs and rule.file.name != OVERRIDE_EXAMPLE:
-            yield Problem(
-                file=rule.file,
-                rule=rule.name,
-                message=f"{threshold} is for the run {run}, which is not configured",
-                remedy=_meant(run, runs),
-                severity="warning",
-            )
         whose = ("run", run) if run else ("algorithm", algorithm)
+        known_here = configured[whose[0]]
+        if (
+            whose[1]
+            and known_here is not None
+            and whose[1] not in known_here
+            and rule.file.name != OVERRIDE_EXAMPLE
+        ):
+            message = f"{threshold} is for the {whose[0]} {whose[1]}, which is not configured"
+            remedy = _meant(whose[1], known_here) if any(known_here) else f"no run names its {whose[0]}"
+            yield problem(rule, message, remedy, "warning")
         earlier = first.setdefault((threshold, *whose), rule)
         if threshold and whose[1] and earlier is not rule:
             yield problem(
