@@ -526,12 +526,14 @@ class Run:
         self._settle()
         if self._exporter is None or self._completed or self._stopping.requested:
             return
-        interval = self._scrapes.interval
-        longest = self.parameters.linger_seconds
-        seconds = longest if interval is None else min(longest, 2 * interval)
+        now, longest, interval = self._clock(), self.parameters.linger_seconds, self._scrapes.interval
+        if interval is None:
+            seconds = self._scrapes.expected(now, first=longest if self._supervised else 0.0, second=longest)
+        else:
+            seconds = min(longest, 2 * interval)
         if seconds > 0:
             logger.warning("fusewire: waiting up to %.1f s to be scraped once more", seconds)
-            self._scrapes.wait_since(self._clock(), seconds, lambda: self._stopping.requested)
+            self._scrapes.wait_since(now, seconds, lambda: self._stopping.requested)
 
     def _at_exit(self) -> None:
         if self._active:

@@ -112,7 +112,10 @@ def train(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
     """Start a script in a child process, in a run directory of its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(script: str, **variables: str) -> Trainer:
+    def start(script: str, *, supervised: bool = False, **variables: str) -> Trainer:
+        if supervised:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "attempt.json").write_text("{}")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("FUSEWIRE_")}
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(script)],

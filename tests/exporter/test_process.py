@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -92,7 +91,7 @@ CRASH = 'run.step(step + 1, value_loss=math.nan); raise FloatingPointError("loss
 
 def test_a_crash_is_scraped_once_more(train: Train) -> None:
     """A trainer that dies of its NaN stays until it has been scraped; then it goes at once, with its traceback."""
-    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="60")
+    trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="60")
     port = int(trainer.line())
     eventually((trainer.attempt_dir / "last-values.json").exists)
     time.sleep(0.3)
@@ -106,7 +105,7 @@ def test_a_crash_is_scraped_once_more(train: Train) -> None:
 
 def test_a_crash_that_nobody_scrapes(train: Train) -> None:
     """It lingers no longer than it was told to."""
-    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="0.5")
+    trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="0.5")
     trainer.line()
     assert trainer.wait(10)[0] == 1
 
@@ -155,10 +154,9 @@ def test_complete_where_nobody_scrapes_any_more(train: Train, scrapes: int) -> N
     assert (trainer.attempt_dir / "completed.json").exists()
 
 
-def test_complete_before_the_first_scrape(train: Train, tmp_path: Path) -> None:
+def test_complete_before_the_first_scrape(train: Train) -> None:
     """A supervised trainer that has finished before it was ever scraped waits for the first one."""
-    (tmp_path / "attempt.json").write_text("{}")
-    trainer = train(loop(body="break", after="run.complete()"), FUSEWIRE_RUN_DIR=str(tmp_path))
+    trainer = train(loop(body="break", after="run.complete()"), supervised=True)
     port = int(trainer.line())
     time.sleep(0.5)
     assert trainer.process.poll() is None
@@ -205,18 +203,19 @@ def test_for_how_long_a_scrape_is_expected(gaps: list[float], silent: float, sec
         ("run.request_stop()", "raise RuntimeError", 1),
         ("raise KeyboardInterrupt", "", -signal.SIGINT),
         ("sys.exit(3)", "", 3),
+        (CRASH, "", 1),
     ],
-    ids=["completed", "stop requested", "Ctrl-C", "sys.exit"],
+    ids=["completed", "stop requested", "Ctrl-C", "sys.exit", "standalone, never scraped"],
 )
 def test_no_lingering(train: Train, body: str, after: str, code: int) -> None:
-    """After complete(), a requested stop, Ctrl-C or a chosen exit nothing is waited for."""
+    """After complete(), a requested stop, Ctrl-C, a chosen exit or a crash that nobody watches there is no wait."""
     trainer = train(loop(body=body, after=after), FUSEWIRE_LINGER_SECONDS="600")
     assert trainer.wait(20)[0] == code
 
 
 def test_sigterm_ends_the_lingering(train: Train) -> None:
     """A supervisor that stops a lingering trainer does not have to wait."""
-    trainer = train(loop(body=CRASH), FUSEWIRE_LINGER_SECONDS="600")
+    trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="600")
     trainer.line()
     assert trainer.process.stderr is not None
     while "waiting up to" not in trainer.process.stderr.readline():
