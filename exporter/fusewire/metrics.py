@@ -182,6 +182,10 @@ TORCH_RESERVED = Metric(
     help="Memory held by the caching allocator (CUDA device number).",
 )
 CGROUP_CURRENT = Metric(name="cgroup_memory_current_bytes", help="Memory charged to the cgroup that limits us.")
+CGROUP_INACTIVE_FILE = Metric(
+    name="cgroup_memory_inactive_file_bytes",
+    help="File cache in it that the kernel drops before it kills a process.",
+)
 CGROUP_LIMIT = Metric(name="cgroup_memory_limit_bytes", help="Its limit; absent without one.")
 CGROUP_PEAK = Metric(name="cgroup_memory_peak_bytes", help="Most memory that was ever charged to it.")
 CGROUP_OOM_KILLS = Metric(
@@ -194,7 +198,8 @@ ALL: tuple[Metric, ...] = (
     RETURN_FLOOR, SNAPSHOTS, SNAPSHOT_FAILURES, SNAPSHOT_LAST_STEP, SNAPSHOT_STALL, SNAPSHOT_IN_FLIGHT, ERRORS,
     INFO, GPU_UP,
     GPU_MEMORY_USED, GPU_MEMORY_TOTAL, GPU_PROCESS_MEMORY, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_ENERGY, GPU_ECC,
-    TORCH_ALLOCATED, TORCH_RESERVED, CGROUP_CURRENT, CGROUP_LIMIT, CGROUP_PEAK, CGROUP_OOM_KILLS,
+    TORCH_ALLOCATED, TORCH_RESERVED, CGROUP_CURRENT, CGROUP_INACTIVE_FILE, CGROUP_LIMIT, CGROUP_PEAK,
+    CGROUP_OOM_KILLS,
 )  # fmt: skip
 
 PROCESS_NAMES: tuple[str, ...] = (

@@ -179,14 +179,15 @@ def cgroups(tmp_path: Path, membership: str) -> CgroupCollector:
 
 
 def test_cgroup_v2(tmp_path: Path) -> None:
-    """Current, limit, peak and OOM kills of the process's cgroup."""
+    """Current, file cache, limit, peak and OOM kills of the process's cgroup."""
     write(
         tmp_path / "cgroup/job/step",
         memory__current="1000\n", memory__max="4000\n", memory__peak="2000\n",
-        memory__events="low 0\noom 3\noom_kill 2\n",
+        memory__events="low 0\noom 3\noom_kill 2\n", memory__stat="anon 600\ninactive_file 300\n",
     )  # fmt: skip
     assert read_here(cgroups(tmp_path, "0::/job/step\n")) == {
         "cgroup_memory_current_bytes": 1000,
+        "cgroup_memory_inactive_file_bytes": 300,
         "cgroup_memory_limit_bytes": 4000,
         "cgroup_memory_peak_bytes": 2000,
         "cgroup_oom_kills_total": 2,
@@ -220,11 +221,13 @@ def test_cgroup_v1(tmp_path: Path) -> None:
         "memory__limit_in_bytes": "9223372036854771712",
         "memory__max_usage_in_bytes": "2000",
         "memory__oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        "memory__stat": "inactive_file 1\ntotal_inactive_file 300\n",
     }  # fmt: skip
     write(tmp_path / "cgroup/memory/job", **files)
     collector = cgroups(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/job\n")
     assert read_here(collector) == {
         "cgroup_memory_current_bytes": 1000,
+        "cgroup_memory_inactive_file_bytes": 300,
         "cgroup_memory_peak_bytes": 2000,
         "cgroup_oom_kills_total": 1,
     }

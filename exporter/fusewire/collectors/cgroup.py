@@ -26,10 +26,18 @@ class _Version:
     limit: str
     peak: str
     events: str
+    inactive_file: str
+    """Key in ``memory.stat``, of the cgroup and all beneath it."""
 
 
-_V2 = _Version("memory.current", "memory.max", "memory.peak", "memory.events")
-_V1 = _Version("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
+_V2 = _Version("memory.current", "memory.max", "memory.peak", "memory.events", "inactive_file")
+_V1 = _Version(
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "memory.max_usage_in_bytes",
+    "memory.oom_control",
+    "total_inactive_file",
+)
 
 
 class CgroupCollector(Collector):
@@ -50,7 +58,7 @@ class CgroupCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[core.Metric]:
-        """Current, limit, peak and OOM kills."""
+        """Current, the file cache in it, limit, peak and OOM kills."""
         try:
             found = self._find()
             if found is None:
@@ -58,6 +66,7 @@ class CgroupCollector(Collector):
             folder, files, limit = found
             values = (
                 (metrics.CGROUP_CURRENT, _number(folder / files.current)),
+                (metrics.CGROUP_INACTIVE_FILE, _keyed(folder / "memory.stat", files.inactive_file)),
                 (metrics.CGROUP_LIMIT, limit),
                 (metrics.CGROUP_PEAK, _number(folder / files.peak)),
                 (metrics.CGROUP_OOM_KILLS, _keyed(folder / files.events, "oom_kill")),
