@@ -74,8 +74,9 @@ class _Verdict:
 
     period = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, *candidates: str) -> None:
         self.looks = 0
+        self.candidates = candidates
 
     def settled(self, run: str) -> bool:
         self.looks += 1
@@ -84,15 +85,21 @@ class _Verdict:
     def patience(self, run: str) -> float:
         return 60.0
 
+    def latest(self, run: str) -> list[dict[str, str]]:
+        return [{"name": name} for name in self.candidates]
 
-async def test_a_completed_run_waits_for_the_verdict_on_its_last_snapshot(tmp_path: Path) -> None:
-    """The end of the run comes after the gate's word on what it left, and is announced while waiting."""
-    config, promoter, said, actuator = configured(tmp_path, "a"), _Verdict(), list[str](), FakeActuator()
+
+@pytest.mark.parametrize("candidates", [["step-000000000010-a000"], []])
+async def test_a_completed_run_waits_for_the_verdict_on_its_last_snapshot(
+    tmp_path: Path, candidates: list[str]
+) -> None:
+    """The end of the run comes after the gate's word on what it left, and a wait for it is announced."""
+    config, promoter, said, actuator = configured(tmp_path, "a"), _Verdict(*candidates), list[str](), FakeActuator()
     async with served(config, actuator) as service:
         actuator.exit("a", 0, 0)  # never attached: exit code 0 means completed
         await all_finished(replace(service, promoter=promoter), config, said.append)  # type: ignore[arg-type]
     assert promoter.looks == 3
-    assert len(said) == 1
+    assert len(said) == len(candidates)
 
 
 @pytest.mark.parametrize(

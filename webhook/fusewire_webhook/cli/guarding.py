@@ -129,11 +129,16 @@ async def _finished(service: Service, run: str, say: Callable[[str], None]) -> N
     view = await service.engine.wait_finished(run)
     if view.state != "completed" or await asyncio.to_thread(service.promoter.settled, run):
         return
-    patience = 2 * service.promoter.patience(run) + VERDICT_SLACK_SECONDS
-    say(f"{run}: waiting for the verdict on its last snapshot, at most {patience:.0f} s (Ctrl-C: do not wait)")
+    patience, told = 2 * service.promoter.patience(run) + VERDICT_SLACK_SECONDS, False
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            while not await asyncio.to_thread(service.promoter.settled, run):  # noqa: ASYNC110 - it looks at the disk
+            while not await asyncio.to_thread(service.promoter.settled, run):  # it looks at the disk
+                if not told and service.promoter.latest(run):
+                    told = True
+                    say(
+                        f"{run}: waiting for the verdict on its last snapshot, at most {patience:.0f} s "
+                        "(Ctrl-C: do not wait)"
+                    )
                 await asyncio.sleep(service.promoter.period)
 
 
