@@ -276,7 +276,8 @@ def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] |
             and rule.file.name != OVERRIDE_EXAMPLE
         ):
             message = f"{threshold} is for the {whose[0]} {whose[1]}, which is not configured"
-            remedy = _meant(whose[1], known_here) if any(known_here) else f"no run names its {whose[0]}"
+            named = list(filter(None, known_here))
+            remedy = _meant(whose[1], named) if named else f"no run names its {whose[0]}"
             yield problem(rule, message, remedy, "warning")
         earlier = first.setdefault((threshold, *whose), rule)
         if threshold and whose[1] and earlier is not rule:
