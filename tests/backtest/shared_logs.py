@@ -18,4 +18,5 @@ def shared_logs(only: Collection[str] = ()) -> list[RunLog]:
     """All of them, or those with these names; skips the test where they are not here."""
     if not (FOLDER / "index.csv").is_file():
         pytest.skip(f"the labelled logs are not in {FOLDER}; set FUSEWIRE_RUNLOGS to their folder")
-    return [labelled(read(path), facts) for path, facts in find([FOLDER]) if not only or path.stem in only]
+    found, _ = find([FOLDER])
+    return [labelled(read(path), facts) for path, facts in found if not only or path.stem in only]

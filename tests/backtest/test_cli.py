@@ -94,6 +94,63 @@ def test_a_sweep_prints_the_trade_off(logs: Path, tmp_path: Path, capsys: pytest
     assert lines[-1].split()[7:10] == ["0", "of", "1"]
 
 
+def test_a_sweep_as_json_and_the_number_that_an_alert_compares_with(
+    logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pack without named thresholds can be swept too, and a machine can read the result."""
+    target = tmp_path / "o.json"
+    command = ["backtest", str(logs), "--rules", rules, "--sweep", "Trip.threshold=2,9", "--jobs", "1"]
+    assert main([*command, "--json", str(target)]) == OK
+    assert "Trip.threshold" in capsys.readouterr().out
+    document = json.loads(target.read_text())
+    assert document["sweep"] == "Trip.threshold"
+    assert [point["tripped_rows"]["bad"] for point in document["points"]] == [2, None]
+    assert [point["score"]["bad"]["tripped"] for point in document["points"]] == [1, 0]
+
+
+def test_a_path_that_leads_nowhere_costs_no_other_log(
+    logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The logs that exist are reported."""
+    nowhere = str(tmp_path / "nowhere.csv")
+    assert main(["backtest", nowhere, str(logs), "--rules", rules, "--json", "-", "--jobs", "1"]) == FAILED
+    shown = capsys.readouterr()
+    assert f"{nowhere}: no such file" in shown.err
+    assert [run["id"] for run in json.loads(shown.out)["runs"]] == ["bad", "good"]
+
+
+def test_a_log_of_other_signals_is_reported_and_drawn(rules: str, tmp_path: Path) -> None:
+    """A run that shows only its learning rate has a picture of that."""
+    log, target = tmp_path / "lr.csv", tmp_path / "o.json"
+    log.write_text("lr\n1\n2\n")
+    pictures = tmp_path / "pictures"
+    code = main(["backtest", str(log), "--rules", rules, "--json", str(target), "--pictures", str(pictures)])
+    assert code == OK
+    assert target.exists()
+    assert (pictures / "lr.png").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "groups: [foo]",
+        RULES.replace("1s", "1x"),
+        RULES.replace("expr:", "exp:"),
+        "groups: \xff",
+    ],
+)
+def test_rules_that_are_none_are_one_line(
+    text: str, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broken rule file is named before anything runs."""
+    path = tmp_path / "y.rules.yaml"
+    path.write_bytes(text.encode("latin-1"))
+    assert main(["backtest", str(logs), "--rules", str(path), "--jobs", "1"]) == BAD_INPUT
+    shown = capsys.readouterr().err
+    assert "y.rules.yaml" in shown
+    assert len(shown.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -102,6 +159,15 @@ def test_a_sweep_prints_the_trade_off(logs: Path, tmp_path: Path, capsys: pytest
         (["LOGS", "--sweep", "x"], "NAME=V1"),
         (["LOGS", "--column", "x=y"], "signals are"),
         (["LOGS", "--window", "0"], "--window 0"),
+        (["LOGS", "--scrape-interval", "nan"], "--scrape-interval nan"),
+        (["LOGS", "--scrape-interval", "inf"], "--scrape-interval inf"),
+        (["LOGS", "--json", "LOGS/no/such/o.json"], "a folder that exists"),
+        (["LOGS", "--json", "LOGS"], "a folder that exists"),
+        (["LOGS", "--pictures", "LOGS/bad.csv"], "no folder for pictures"),
+        (["LOGS", "--sweep", "Trip.for=1s", "--pictures", "LOGS/pictures"], "a sweep draws none"),
+        (["LOGS", "--sweep", "Trip.for=soon"], "'soon' is no duration"),
+        (["LOGS", "--sweep", "Trip.threshold=abc"], "'abc' is no number"),
+        (["LOGS", "--sweep", "approx_kl=nan"], "'nan' is no number"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1"], "--run NAME"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "x"], "--range"),
     ],
@@ -110,6 +176,6 @@ def test_bad_input_is_one_line_with_the_remedy(
     logs: Path, rules: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each mistake is refused before anything runs."""
-    given = [str(logs) if argument == "LOGS" else argument for argument in arguments]
+    given = [argument.replace("LOGS", str(logs)) for argument in arguments]
     assert main(["backtest", "--rules", rules, "--jobs", "1", *given]) == BAD_INPUT
     assert words in capsys.readouterr().err

@@ -58,6 +58,7 @@ def test_odd_steps_and_cells_are_noted_and_rows_keep_their_order(tmp_path: Path)
         ("a.csv", "reward,reward\n1,2\n", "same name"),
         ("a.json", "{", "not JSON"),
         ("a.json", '{"x": 1}', "log_history"),
+        ("a.json", "[" * 100_000, "cannot be read"),
         ("a.jsonl", '{"reward": 1}\nnope\n', "line 2"),
         ("a.jsonl", "1\n", "no JSON object"),
         ("a.txt", "x", "not a .csv"),
@@ -133,7 +134,7 @@ def test_tensorboard_events_become_rows_by_step(tmp_path: Path) -> None:
         scalar = summary.Summary(value=[summary.Summary.Value(tag=tag, simple_value=value)])
         writer.add_event(event.Event(step=step, wall_time=100.0 + step, summary=scalar))
     writer.close()
-    ((path, _),) = find([tmp_path / "run1"])
+    ((path, _),), _ = find([tmp_path / "run1"])
     log = read(path)
     assert log.id == "run1"
     assert log.steps.tolist() == [1.0, 2.0]
@@ -146,16 +147,46 @@ def test_a_folder_stands_for_its_logs_and_its_index_labels_them(tmp_path: Path) 
     write(tmp_path / "1.csv", "reward\n1\n2\n")
     write(tmp_path / "2.csv", "reward\n1\n")
     write(tmp_path / "index.csv", "id,algorithm,label,first_bad_row\n1,ppo,diverged,1\n2,ppo,diverged,9\n")
-    (first, facts), (second, wrong) = find([tmp_path])
+    ((first, facts), (second, wrong)), _ = find([tmp_path])
     log = labelled(read(first), facts)
     assert (log.algorithm, log.label, log.first_bad_row, log.is_bad) == ("ppo", "diverged", 1, True)
     with pytest.raises(LogError, match="first_bad_row '9'"):
         labelled(read(second), wrong)
 
 
-def test_a_missing_path_and_an_empty_folder_are_named(tmp_path: Path) -> None:
-    """Nothing to read is an error, not an empty success."""
-    with pytest.raises(LogError, match="no such file"):
-        find([tmp_path / "none"])
-    with pytest.raises(LogError, match="holds no"):
-        find([tmp_path])
+def test_a_missing_path_and_an_empty_folder_are_named_and_cost_no_other_log(tmp_path: Path) -> None:
+    """What leads to no log is an error beside the logs that were found."""
+    (tmp_path / "empty").mkdir()
+    good = write(tmp_path / "a.csv", "reward\n1\n")
+    write(tmp_path / "odd" / "index.csv", "name\n1\n")
+    write(tmp_path / "odd" / "b.csv", "reward\n1\n")
+    found, errors = find([tmp_path / "none", tmp_path / "empty", good, tmp_path / "odd"])
+    assert [path for path, _ in found] == [good]
+    assert [str(error).split(": ")[1].split(";")[0] for error in errors] == [
+        "no such file or folder",
+        "holds no .csv, .json, .jsonl or TensorBoard event file",
+        "has no column id",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"reward": 1, "x": "\xff"}\n{"reward": 2}\n'),
+        ("a.csv", b"\xef\xbb\xbfreward,x\n1,\xff\n2,\n"),
+        ("a.json", b'\xef\xbb\xbf{"history": [{"reward": 1}, {"reward": 2, "x": "\xff"}]}'),
+    ],
+)
+def test_a_mark_of_the_byte_order_and_a_byte_that_is_no_text_spoil_no_column(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    """Files written by Windows tools are read."""
+    (tmp_path / name).write_bytes(content)
+    assert read(tmp_path / name).columns["episode_return"].values.tolist() == [1.0, 2.0]
+
+
+def test_an_integer_beyond_every_float_is_infinite(tmp_path: Path) -> None:
+    """As the same digits are in a CSV."""
+    rows = json.dumps([{"reward": 10**400}, {"reward": -(10**400)}])
+    values = read(write(tmp_path / "a.json", rows)).columns["episode_return"].values
+    assert values.tolist() == [np.inf, -np.inf]

@@ -1,4 +1,4 @@
-"""A rule pack on disk: what it reads, how often it is evaluated, and copies of it with one number changed."""
+"""A rule pack on disk: what it reads and how often it is evaluated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pack:
             for group, rule in self.rules()
             if (rule.get("labels") or {}).get("action") == "trip" and "interval" in group
         ]
-        return min(intervals, default=1.0)
+        return min(filter(None, intervals), default=1.0)
 
     @property
     def classes(self) -> dict[str, str]:
@@ -64,7 +64,11 @@ class Pack:
     @property
     def thresholds(self) -> tuple[str, ...]:
         """Names of the numbers that can be overridden."""
-        return tuple(rule["labels"]["threshold"] for _, rule in self.rules() if rule.get("record") == THRESHOLD)
+        return tuple(
+            str((rule.get("labels") or {}).get("threshold"))
+            for _, rule in self.rules()
+            if rule.get("record") == THRESHOLD
+        )
 
     @property
     def overridden_algorithms(self) -> frozenset[str]:
@@ -90,7 +94,7 @@ def relevant(pack: Pack, exposed: Collection[str], folder: Path, *, actions: Col
             ]
             groups.append({**group, "rules": rules})
         documents.append({**document, "groups": groups})
-    return _written(documents, folder)
+    return written(documents, folder)
 
 
 def seconds(text: str) -> float:
@@ -113,7 +117,7 @@ def load(files: Sequence[Path]) -> Pack:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("groups") or [], list):
             raise ConfigError(f"{path}: no rule file: it has no list of groups")
@@ -121,39 +125,8 @@ def load(files: Sequence[Path]) -> Pack:
     return Pack(files=tuple(files), documents=tuple(documents))
 
 
-def changed(pack: Pack, key: str, value: str, folder: Path) -> Pack:
-    """A copy of the pack in ``folder`` with one number changed.
-
-    Args:
-        key: the name of a threshold, or ``Alert.for``.
-        value: a number, or a duration.
-
-    Raises:
-        ConfigError: the pack has no such number.
-    """
-    alert, dot, what = key.partition(".")
-    hits = 0
-    documents = []
-    for document in pack.documents:
-        copy: dict[str, Any] = yaml.safe_load(yaml.safe_dump(document))
-        for group in copy.get("groups") or ():
-            for rule in group.get("rules") or ():
-                if dot and what == "for" and rule.get("alert") == alert:
-                    rule["for"] = value
-                    hits += 1
-                elif rule.get("record") == THRESHOLD and rule["labels"]["threshold"] == key:
-                    rule["expr"] = f"fusewire:attempt * {float(value)!r}"
-                    hits += 1
-        documents.append(copy)
-    if not hits:
-        raise ConfigError(
-            f"--sweep {key}: the pack has no such number; it has {', '.join(pack.thresholds) or 'no thresholds'}, "
-            "and NameOfAlert.for"
-        )
-    return _written(documents, folder)
-
-
-def _written(documents: Sequence[dict[str, Any]], folder: Path) -> Pack:
+def written(documents: Sequence[dict[str, Any]], folder: Path) -> Pack:
+    """The pack of these documents as files in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for number, document in enumerate(documents):

@@ -11,22 +11,30 @@ from fusewire_webhook.backtest.verdict import Verdict
 from fusewire_webhook.errors import ConfigError
 
 SHOWN = ("episode_return", "approx_kl", "policy_entropy", "value_loss", "grad_norm", "policy_loss")
-"""Signals that get a panel, in this order."""
+"""Signals that get a panel, in this order; a log that has none of them shows those that it has."""
 
 
-def draw(verdict: Verdict, folder: Path) -> Path:
-    """Write ``<id>.png`` into ``folder`` and return its path.
+def check_drawing(folder: Path) -> None:
+    """Whether pictures can be drawn into ``folder``, which is made.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: they cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("pictures need the extra report: pip install 'fusewire[report]'")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: no folder for pictures: {error.strerror or error}") from error
+
+
+def draw(verdict: Verdict, folder: Path) -> Path:
+    """Write ``<id>.png`` into ``folder`` and return its path."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     log = verdict.log
-    names = [name for name in SHOWN if name in log.columns]
+    names = [name for name in SHOWN if name in log.columns] or list(log.columns)
     figure = Figure(figsize=(11, 1 + 1.9 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
@@ -55,7 +63,6 @@ def draw(verdict: Verdict, folder: Path) -> Path:
     onset = "" if log.first_bad_row is None else f", bad from row {log.first_bad_row} (dashed)"
     figure.suptitle(f"{log.id}  {log.algorithm}  {log.label}{onset}: {tripped}", fontsize=10)
     panels[-1].set_xlabel("row")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{log.id}.png"
     figure.savefig(path, dpi=90)
     return path

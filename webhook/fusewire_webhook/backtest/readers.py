@@ -8,7 +8,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fusewire_webhook.backtest.model import LogError, RunLog
 from fusewire_webhook.backtest.tables import TRAINER_STATE, run_log
@@ -32,24 +32,25 @@ def read(path: Path, *, mapping: Mapped | None = None) -> RunLog:
         return reader(path, mapping)
     except OSError as error:
         raise LogError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, OverflowError, RecursionError, csv.Error) as error:
+        raise LogError(f"{path}: cannot be read: {error}") from error
 
 
-def find(paths: Iterable[Path]) -> list[tuple[Path, dict[str, str]]]:
-    """Every log under ``paths`` with what an index says of it; a folder stands for the logs in it.
+def find(paths: Iterable[Path]) -> tuple[list[tuple[Path, dict[str, str]]], list[LogError]]:
+    """Every log under ``paths`` with what an index says of it, and the paths that lead to none.
 
-    Raises:
-        LogError: a path does not exist, or a folder holds no log.
+    A folder stands for the logs in it.
     """
     found: list[tuple[Path, dict[str, str]]] = []
+    errors: list[LogError] = []
     for path in paths:
-        if not path.exists():
-            raise LogError(f"{path}: no such file or folder")
-        inside = _logs_in(path) if path.is_dir() and not _event_files(path) else [path]
-        if not inside:
-            raise LogError(f"{path}: holds no .csv, .json, .jsonl or TensorBoard event file")
-        index = _index(path if path.is_dir() else path.parent)
-        found += [(log, index.get(log.stem, {})) for log in inside]
-    return found
+        try:
+            found += _under(path)
+        except LogError as error:
+            errors.append(error)
+        except OSError as error:
+            errors.append(LogError(f"{path}: {error.strerror or error}"))
+    return found, errors
 
 
 def labelled(log: RunLog, facts: Mapping[str, str]) -> RunLog:
@@ -76,6 +77,16 @@ def _reader(path: Path) -> Callable[[Path, Mapped | None], RunLog] | None:
     return {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl}.get(path.suffix)
 
 
+def _under(path: Path) -> list[tuple[Path, dict[str, str]]]:
+    if not path.exists():
+        raise LogError(f"{path}: no such file or folder")
+    inside = _logs_in(path) if path.is_dir() and not _event_files(path) else [path]
+    if not inside:
+        raise LogError(f"{path}: holds no .csv, .json, .jsonl or TensorBoard event file")
+    index = _index(path if path.is_dir() else path.parent)
+    return [(log, index.get(log.stem, {})) for log in inside]
+
+
 def _logs_in(folder: Path) -> list[Path]:
     files = [
         path
@@ -93,15 +104,23 @@ def _index(folder: Path) -> dict[str, dict[str, str]]:
     path = folder / INDEX
     if not path.is_file():
         return {}
-    with path.open(newline="", encoding="utf-8") as file:
+    with _opened(path) as file:
         reader = csv.DictReader(file)
-        if "id" not in (reader.fieldnames or ()):
-            raise LogError(f"{path}: has no column id; it holds id, algorithm, source, label, first_bad_row")
-        return {row["id"]: {key: value or "" for key, value in row.items() if key} for row in reader}
+        try:
+            if "id" not in (reader.fieldnames or ()):
+                raise LogError(f"{path}: has no column id; it holds id, algorithm, source, label, first_bad_row")
+            return {row["id"]: {key: value or "" for key, value in row.items() if key} for row in reader}
+        except csv.Error as error:
+            raise LogError(f"{path}: line {reader.line_num}: {error}") from error
+
+
+def _opened(path: Path) -> TextIO:
+    """As text. A mark of the byte order is skipped, and a byte that is no UTF-8 spoils its own cell only."""
+    return path.open(newline="", encoding="utf-8-sig", errors="replace")
 
 
 def _read_csv(path: Path, mapping: Mapped | None) -> RunLog:
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with _opened(path) as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
         if len(set(header)) < len(header):
@@ -118,10 +137,11 @@ def _read_csv(path: Path, mapping: Mapped | None) -> RunLog:
 
 
 def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LogError(f"{path}: not JSON: {error}") from error
+    with _opened(path) as file:
+        try:
+            document = json.load(file)
+        except ValueError as error:
+            raise LogError(f"{path}: not JSON: {error}") from error
     if isinstance(document, dict):
         if "log_history" in document:
             mapping = {**TRAINER_STATE, **(mapping or {})}
@@ -135,7 +155,7 @@ def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
 
 def _read_jsonl(path: Path, mapping: Mapped | None) -> RunLog:
     rows: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:

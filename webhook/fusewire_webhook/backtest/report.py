@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from fusewire_webhook.backtest.model import LogError
+from fusewire_webhook.backtest.pack import Pack
 from fusewire_webhook.backtest.session import Point
 from fusewire_webhook.backtest.verdict import Score, Verdict, by_label, score
 
@@ -80,17 +81,35 @@ def sweep_table(key: str, points: Sequence[Point]) -> Table:
     return table
 
 
-def document(
-    verdicts: Sequence[Verdict], errors: Sequence[LogError], *, clock: str, rules: Sequence[str]
-) -> dict[str, Any]:
+def document(verdicts: Sequence[Verdict], errors: Sequence[LogError], *, clock: str, pack: Pack) -> dict[str, Any]:
     """The JSON document of a backtest."""
     found = score(verdicts)
     return {
         "time": clock,
-        "rules": list(rules),
+        "rules": [str(path) for path in pack.files],
         "runs": [verdict.to_json() for verdict in verdicts],
         "errors": [str(error) for error in errors],
         "score": None if found is None else found.to_json(),
+    }
+
+
+def sweep_document(
+    key: str, points: Sequence[Point], errors: Sequence[LogError], *, clock: str, pack: Pack
+) -> dict[str, Any]:
+    """The JSON document of a sweep."""
+    return {
+        "time": clock,
+        "rules": [str(path) for path in pack.files],
+        "sweep": key,
+        "points": [
+            {
+                "value": point.value,
+                "score": None if point.score is None else point.score.to_json(),
+                "tripped_rows": {verdict.log.id: verdict.tripped_row for verdict in point.verdicts},
+            }
+            for point in points
+        ],
+        "errors": [str(error) for error in errors],
     }
 
 

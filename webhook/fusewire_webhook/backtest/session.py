@@ -11,7 +11,8 @@ from fusewire_webhook.backtest.clock import RowClock, times
 from fusewire_webhook.backtest.engine import Plan, Setting
 from fusewire_webhook.backtest.exposure import rows_seen
 from fusewire_webhook.backtest.model import LogError, RunLog
-from fusewire_webhook.backtest.pack import Pack, changed
+from fusewire_webhook.backtest.pack import Pack
+from fusewire_webhook.backtest.variants import changed
 from fusewire_webhook.backtest.verdict import Score, Verdict, judge, score
 
 

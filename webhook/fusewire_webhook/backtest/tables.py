@@ -6,6 +6,7 @@ empty and is noted. Rows keep their order, also where the step goes back or repe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -146,6 +147,9 @@ def _numbers(cells: Sequence[Any]) -> tuple[Floats, Booleans, int]:
             continue
         try:
             values[row] = float(cell)
+            reported[row] = True
+        except OverflowError:  # an integer beyond every float, which as a text would have become infinite
+            values[row] = math.inf if cell > 0 else -math.inf
             reported[row] = True
         except (TypeError, ValueError):
             odd += not (isinstance(cell, str) and cell.strip().lower() in _EMPTY)

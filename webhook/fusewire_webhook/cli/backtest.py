@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.errors import ConfigError
 
@@ -61,7 +62,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="a picture per run")
     parser.add_argument(
         "--sweep", metavar="NAME=V1,V2,…",
-        help="the trade-off of one number: a threshold of the pack, or Alert.for",
+        help="the trade-off of one number: a threshold of the pack, Alert.threshold, or Alert.for",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, default=min(os.cpu_count() or 1, 8), metavar="N", help="processes at once"
@@ -81,7 +82,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.backtest.session import backtest  # noqa: PLC0415
     from fusewire_webhook.backtest.verdict import score  # noqa: PLC0415
 
-    console = Console(stderr=True)
+    _check_targets(arguments)
+    console, out = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160)
     pack = _pack(arguments.rules or ())
     options = _options(arguments)
     logs, errors = _logs(arguments, scrape_seconds=options.scrape_seconds or pack.interval)
@@ -96,32 +98,58 @@ def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.sweep:
         with _Progress(console, len(logs)) as advance:
             points, unplayed = _sweep(arguments.sweep, logs, pack, options, advance)
-        Console().print(report.sweep_table(arguments.sweep.partition("=")[0], points))
-        return _say(errors + unplayed)
+        errors += unplayed
+        key = arguments.sweep.partition("=")[0]
+        if arguments.json != "-":
+            out.print(report.sweep_table(key, points))
+        if arguments.json:
+            _write(arguments.json, report.sweep_document(key, points, errors, clock=str(options.clock), pack=pack))
+        return _say(errors)
     with _Progress(console, len(logs)) as advance:
         verdicts, unplayed = backtest(logs, pack, options, progress=advance)
     errors += unplayed
-    if arguments.pictures is not None:
-        from fusewire_webhook.backtest.picture import draw  # noqa: PLC0415
-
-        for verdict in verdicts:
-            draw(verdict, arguments.pictures)
-    document = report.document(verdicts, errors, clock=str(options.clock), rules=[str(path) for path in pack.files])
-    if arguments.json == "-":
-        print(json.dumps(document, indent=1))
-    else:
-        if arguments.json:
-            Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        out = Console(width=None if sys.stdout.isatty() else 160)
+    if arguments.json != "-":
         out.print(report.runs_table(verdicts))
         out.print()
         out.print(report.labels_table(verdicts))
         if (found := score(verdicts)) is not None:
             out.print(report.score_line(found), highlight=False)
+    if arguments.json:
+        _write(arguments.json, report.document(verdicts, errors, clock=str(options.clock), pack=pack))
     for verdict in verdicts:
         for note in verdict.log.notes:
             print(f"note: {verdict.log.id}: {note}", file=sys.stderr)
+    if arguments.pictures is not None:
+        from fusewire_webhook.backtest.picture import draw  # noqa: PLC0415
+
+        for verdict in verdicts:
+            draw(verdict, arguments.pictures)
     return _say(errors)
+
+
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """What is written is known to have a place before anything runs."""
+    if arguments.json not in (None, "-"):
+        path = Path(arguments.json)
+        if path.is_dir() or not path.parent.is_dir():
+            raise ConfigError(f"--json {path}: name a file in a folder that exists")
+    if arguments.pictures is not None:
+        from fusewire_webhook.backtest.picture import check_drawing  # noqa: PLC0415
+
+        if arguments.sweep:
+            raise ConfigError("--pictures: a sweep draws none; leave one of the two out")
+        check_drawing(arguments.pictures)
+
+
+def _write(target: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=1)
+    if target == "-":
+        print(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json {target}: {error.strerror or error}") from error
 
 
 def _sweep(
@@ -144,11 +172,14 @@ def _say(errors: list[LogError]) -> int:
 
 
 def _pack(entries: list[str] | tuple[str, ...]) -> Pack:
+    from fusewire_webhook.backtest.engine import check  # noqa: PLC0415
     from fusewire_webhook.backtest.pack import load  # noqa: PLC0415
     from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
 
-    return load([Path(path) for path in resolve_rule_files(rule_files(entries))])
+    pack = load([Path(path) for path in resolve_rule_files(rule_files(entries))])
+    check(pack)
+    return pack
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -159,13 +190,14 @@ def _options(arguments: argparse.Namespace) -> Options:
         clock = parse_clock(arguments.time)
     except ValueError:
         raise ConfigError(f"--time {arguments.time}: take rows, log, or seconds such as 0.25") from None
-    for name in ("scrape_interval", "window", "jobs"):
+    for name, least in (("scrape_interval", 0.001), ("window", 0.001), ("jobs", 1)):
         value = getattr(arguments, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be more than 0")
+        if value is not None and not least <= value < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be a number and at least {least:g}")
+    scrape: float | None = arguments.scrape_interval
     return Options(
         clock=clock,
-        scrape_seconds=arguments.scrape_interval,
+        scrape_seconds=None if scrape is None else round(scrape, 3),  # promtool counts whole milliseconds
         window_seconds=arguments.window,
         jobs=arguments.jobs,
     )
@@ -201,7 +233,9 @@ def _logs(arguments: argparse.Namespace, *, scrape_seconds: float) -> tuple[list
         )
     elif not arguments.logs:
         raise ConfigError("backtest: name a log, a folder of logs, or --prometheus URL --run NAME")
-    for path, facts in find(arguments.logs):
+    found, lost = find(arguments.logs)
+    errors += lost
+    for path, facts in found:
         try:
             logs.append(labelled(read(path, mapping=mapping), facts))
         except LogError as error:
