@@ -354,7 +354,7 @@ def test_overrides_that_are_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("configured", "remedy"),
     [
-        (["PPO (SB3)", "sac"], "there are PPO (SB3), sac"),
+        (["PPO (SB3)", "", "sac"], "there are PPO (SB3), sac"),
         (["Ppo"], "did you mean Ppo?"),
         ([""], "no run names its"),
     ],
