@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.watch.evidence import PrometheusEvidence, nonfinite_in, read_last_values
+from fusewire_webhook.watch.prometheus import Sample
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -62,6 +64,33 @@ class Away:
 
     async def query(self, expr: str, time: float | None = None) -> None:
         raise PrometheusError("cannot be reached")
+
+
+class Limited:
+    """A Prometheus whose rules trip at eight non-finite gradient norms in a row, and which saw ``seen``."""
+
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
+
+    async def query(self, expr: str, time: float | None = None) -> list[Sample]:
+        if "fusewire:nonfinite_streak:limit" in expr:
+            return [Sample(labels={}, value=8.0, time=0.0)]
+        _, found, least = expr.partition('rl_nonfinite_streak{signal="grad_norm"')[2].rpartition(" >= ")
+        return [Sample(labels={}, value=float(self.seen), time=0.0)] if found and self.seen >= float(least) else []
+
+
+@pytest.mark.parametrize("seen", [7, 8])
+async def test_the_rules_say_how_many_gradient_norms_in_a_row_are_a_divergence(tmp_path: Path, seen: int) -> None:
+    """Their limit, with its overrides, counts for what Prometheus saw and for the file of last values."""
+    folder = tmp_path / "r" / "attempts" / "000"
+    folder.mkdir(parents=True)
+    (folder / "last-values.json").write_text(
+        json.dumps({"step": 12, "values": {"grad_norm": "NaN"}, "nonfinite": {"grad_norm": seen}})
+    )
+    prometheus: Any = Limited(seen)
+    found = await PrometheusEvidence(prometheus, runs_dir=tmp_path).exit_evidence("r", 0, tmp_path / "r")
+    assert found.failure_class == ("divergence" if seen >= 8 else "infrastructure")
+    assert len(found.reasons) == (2 if seen >= 8 else 0)
 
 
 async def test_without_prometheus_the_file_decides_and_nothing_is_claimed_to_be_clean(tmp_path: Path) -> None:

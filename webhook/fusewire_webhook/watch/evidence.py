@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 FATAL_SIGNALS = ("approx_kl", "reference_kl", "policy_entropy", "value_loss", "policy_loss")
 """A single non-finite report of one of these is a divergence; others are NaN in healthy runs too."""
 GRADIENT_STREAK = 5
-"""Non-finite gradient norms in a row that are no loss scaler at work any more."""
+"""Non-finite gradient norms in a row that are no loss scaler at work any more, where the rules record no limit."""
 LAST_VALUES = "last-values.json"
 SEEN_SECONDS = 3600.0
 """How far back the last values of an attempt are looked for."""
@@ -60,13 +60,16 @@ class PrometheusEvidence:
     async def exit_evidence(self, run: str, attempt: int, run_dir: Path) -> ExitEvidence:
         """Divergence where a divergence alert was active or a value was non-finite, else infrastructure."""
         values = await asyncio.to_thread(read_last_values, run_dir, attempt)
-        found = list(nonfinite_in(values))
+        streak: float = GRADIENT_STREAK
+        seen: list[str] = []
         unanswered: list[str] = []
         try:
-            found += await self._alerts(run, attempt)
-            found += await self._nonfinite(run, attempt)
+            streak = await self._streak(run, attempt)
+            seen += await self._alerts(run, attempt)
+            seen += await self._nonfinite(run, attempt, streak)
         except PrometheusError as error:
             unanswered.append(f"Prometheus could not be asked: {error}")
+        found = [*nonfinite_in(values, streak=streak), *seen]
         step = await self._step(run, attempt, values)
         reasons = (*dict.fromkeys(found), *unanswered)
         return ExitEvidence(failure_class="divergence" if found else "infrastructure", reasons=reasons, step=step)
@@ -143,7 +146,15 @@ class PrometheusEvidence:
         samples = await self._prometheus.query(last_scrape_query(where, 600.0, self._scrape_interval))
         return samples[0].value if samples else None
 
-    async def _nonfinite(self, run: str, attempt: int) -> list[str]:
+    async def _streak(self, run: str, attempt: int) -> float:
+        """At how many non-finite gradient norms in a row the loaded rules trip this attempt."""
+        where = f"run={label_value(run)},attempt={label_value(str(attempt))}"
+        limits = await self._prometheus.query(
+            f"max(last_over_time(fusewire:nonfinite_streak:limit{{{where}}}[{duration(SEEN_SECONDS)}]))"
+        )
+        return limits[0].value if limits else GRADIENT_STREAK
+
+    async def _nonfinite(self, run: str, attempt: int, streak: float) -> list[str]:
         where, window = f"run={label_value(run)},attempt={label_value(str(attempt))}", duration(SEEN_SECONDS)
         fatal = "|".join(FATAL_SIGNALS)
         counts = await self._prometheus.query(
@@ -151,7 +162,7 @@ class PrometheusEvidence:
         )
         gauges = await self._prometheus.query(f'last_over_time({{__name__=~"rl_({fatal})",{where}}}[{window}])')
         streaks = await self._prometheus.query(
-            f'max(last_over_time(rl_nonfinite_streak{{signal="grad_norm",{where}}}[{window}])) >= {GRADIENT_STREAK}'
+            f'max(last_over_time(rl_nonfinite_streak{{signal="grad_norm",{where}}}[{window}])) >= {streak:g}'
         )
         found = [f"{sample.labels.get('signal', '')} was not finite" for sample in counts]
         found += [
@@ -222,7 +233,7 @@ def read_last_values(run_dir: Path, attempt: int) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def nonfinite_in(values: Mapping[str, Any]) -> Iterable[str]:
+def nonfinite_in(values: Mapping[str, Any], *, streak: float = GRADIENT_STREAK) -> Iterable[str]:
     """What a file of last values says against the attempt.
 
     One non-finite gradient norm is routine under loss scaling; the file cannot tell a streak from single ones, so
@@ -234,7 +245,7 @@ def nonfinite_in(values: Mapping[str, Any]) -> Iterable[str]:
     for signal in FATAL_SIGNALS:
         if _is_nonfinite(last.get(signal)) or _count(counts.get(signal)) > 0:
             yield f"{signal} was not finite"
-    if _is_nonfinite(last.get("grad_norm")) and _count(counts.get("grad_norm")) >= GRADIENT_STREAK:
+    if _is_nonfinite(last.get("grad_norm")) and _count(counts.get("grad_norm")) >= streak:
         yield f"{_count(counts['grad_norm'])} gradient norms were not finite, the last one too"
 
 
