@@ -7,12 +7,15 @@ import dataclasses
 import errno
 import json
 import os
+import threading
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from fusewire.snapshots import FileLayer, SnapshotStore
+from fusewire.snapshots import FileLayer, SnapshotStore, Verification
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import Command, Event, SnapshotRejected, SnapshotSeen
@@ -133,6 +136,83 @@ async def test_an_observed_attempt_is_promoted_and_then_guarded(tmp_path: Path) 
         await guard.engine.submit(RUN, trip(0))
         state = await guard.running(1)
         assert (state.resumed_from, actuator.stops) == (target, [(RUN, 0)])
+
+
+@dataclass(kw_only=True)
+class Hold:
+    """Lets a thread wait at a point that the test has chosen."""
+
+    armed: bool = False
+    reached: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def here(self) -> None:
+        if self.armed:
+            self.armed = False
+            self.reached.set()
+            assert self.release.wait(20)
+
+
+class HeldStore(SnapshotStore):
+    """Snapshots of which a test holds the next full verification, or the next rollback."""
+
+    def __init__(self, run_dir: Path, *, verifying: Hold, rolling_back: Hold) -> None:
+        super().__init__(run_dir)
+        self._verifying, self._rolling_back = verifying, rolling_back
+
+    def verify(self, name: str, mode: Literal["full", "sampled"] = "full") -> Verification:
+        if mode == "full":
+            self._verifying.here()
+        return super().verify(name, mode)
+
+    def roll_back(self, target: str | None, *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+        self._rolling_back.here()
+        return super().roll_back(target, reason=reason, journal_entry=journal_entry)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_persons_rollback_does_not_wait_for_what_it_replaces(tmp_path: Path, crash: bool) -> None:
+    """An automatic answer that verifies for minutes is abandoned, and puts nothing away any more."""
+    hold = Hold()
+    stores = partial(HeldStore, verifying=hold, rolling_back=Hold())
+    async with guarding(tmp_path, quick(), stores=stores) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        newer = write_snapshot(guard.run_dir, 200, 0)
+        guard.evidence.unclean[newer] = ("KLSpike pending",)
+        hold.armed = True
+        if crash:
+            guard.actuator.exit(RUN, 0, 1)
+        else:
+            await guard.engine.submit(RUN, trip(0, step=250))
+        assert await asyncio.to_thread(hold.reached.wait, 20)
+        assert guard.state.stage == ("resume" if crash else "rollback")
+        await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="it is fine", snapshot="200"))
+        state = await guard.running(1)
+        hold.release.set()
+        assert (state.resumed_from, guard.store.get(newer).state) == (newer, "candidate")
+
+
+async def test_a_rollback_that_has_begun_ends_before_a_person_is_answered(tmp_path: Path) -> None:
+    """What it has just put away is no target any more: the person is told so, and the run is not locked for it."""
+    hold = Hold()
+    stores = partial(HeldStore, verifying=Hold(), rolling_back=hold)
+    async with guarding(tmp_path, quick(), stores=stores) as guard:
+        await guard.running(0)
+        target = await guard.promote(100, 0)
+        write_snapshot(guard.run_dir, 200, 0)
+        hold.armed = True
+        await guard.engine.submit(RUN, trip(0, step=250))
+        assert await asyncio.to_thread(hold.reached.wait, 20)
+        command = Command(verb="rollback", who="ann", why="it is fine", snapshot="200")
+        asked = asyncio.create_task(guard.engine.command(RUN, command))
+        await asyncio.sleep(0.2)
+        assert not asked.done()
+        hold.release.set()
+        with pytest.raises(CommandError, match="no usable snapshot"):
+            await asked
+        state = await guard.running(1)
+        assert (state.phase, state.resumed_from) == ("half_open", target)
 
 
 # One run never delays another ---------------------------------------------------------------------------

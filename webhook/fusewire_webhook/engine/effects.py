@@ -59,6 +59,7 @@ from fusewire_webhook.engine.launching import (
     parameters_of,
     purge_argv,
 )
+from fusewire_webhook.engine.order import Order
 from fusewire_webhook.engine.ports import PortAllocator
 from fusewire_webhook.engine.purge import run_hook
 from fusewire_webhook.errors import ActuatorError
@@ -106,31 +107,31 @@ class Effects:
         self._evidence = evidence
         self._executor = executor
         self._sleep = sleep
-        self._store_lock = asyncio.Lock()
+        self.changing = asyncio.Lock()
+        """Held while snapshots change their state, links or place; never while they are only read."""
         self._read_again = iter(READ_AGAIN_SECONDS)
 
     async def perform(  # noqa: PLR0911 - one return per action
-        self, action: Action, state: RunState, *, seq: int
+        self, action: Action, state: RunState, *, seq: int, order: Order
     ) -> Event | None:
         """Carry out an action that ``state`` owes; ``seq`` is the journal entry that led to it.
 
         Returns:
-            The outcome; None: it could not be done yet, so look again at what is owed.
+            The outcome; None: it could not be done yet, or is owed no more, so look again at what is owed.
         """
         match action:
             case StopAttempt():
                 return await self._stop(action, state)
             case WaitAndClassify():
-                return await self._classify(action)
+                return await order.meanwhile(self._classify(action))
             case RollBack():
-                return await self._roll_back(action, seq)
+                return await self._readable(partial(self._roll_back, action, seq, order), order, action.target)
             case ResumeNewest():
-                return await self._resume(action, state, seq)
+                return await self._readable(partial(self._resume, action, state, seq, order), order)
             case Purge():
                 return await self._purge(action)
             case WaitBackoff():
-                await self._sleep(action.seconds)
-                return TimerElapsed(name=action.name)
+                return await order.meanwhile(self._back_off(action))
             case StartAttempt():
                 return await self._start(action)
             case PromoteSnapshot():
@@ -216,6 +217,10 @@ class Effects:
             reason=status.reason,
         )
 
+    async def _back_off(self, action: WaitBackoff) -> Event:
+        await self._sleep(action.seconds)
+        return TimerElapsed(name=action.name)
+
     async def _classify(self, action: WaitAndClassify) -> Event:
         await self._sleep(action.seconds)
         found = await self._evidence.exit_evidence(self.run, action.attempt, self.run_dir)
@@ -236,72 +241,87 @@ class Effects:
 
     # Snapshots ----------------------------------------------------------------------------------------
 
-    async def _roll_back(self, action: RollBack, seq: int) -> Event | None:
-        return await self._readable(
-            lambda: self.blocking(self._roll_back_now, action.target, action.reason, seq), target=action.target
-        )
-
-    def _roll_back_now(self, target: str | None, reason: str, seq: int) -> Event:
+    async def _roll_back(self, action: RollBack, seq: int, order: Order) -> Event | None:
+        target = action.target
         if target is not None:
-            verification = self.store.verify(target, self.config.snapshots.verify)
+            reading = self.blocking(self.store.verify, target, self.config.snapshots.verify)
+            verification = await order.meanwhile(reading)
+            if verification is None:
+                return None
             problem = "; ".join(verification.problems)
             if verification.unreadable:
                 raise SnapshotError(f"{target}: {problem}", reason="unreadable")
             if not verification.ok:
-                self.store.quarantine([target], reason=f"cannot be used: {problem}", journal_entry=seq)
+                away = partial(self.store.quarantine, reason=f"cannot be used: {problem}", journal_entry=seq)
+                if await self._change(order, away, [target]) is None:
+                    return None
                 return RollbackFailed(target=target, reason=problem)
-        moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
-        return _rolled_back(None if target is None else self.store.get(target), moved)
+        return await self._change(order, self._make_active, target, action.reason, seq)
 
-    async def _resume(self, action: ResumeNewest, state: RunState, seq: int) -> Event | None:
-        return await self._readable(lambda: self._resume_now(action, state, seq))
-
-    async def _resume_now(self, action: ResumeNewest, state: RunState, seq: int) -> Event:
-        info = await self._newest_clean(action.attempt, seq)
+    async def _resume(self, action: ResumeNewest, state: RunState, seq: int, order: Order) -> Event | None:
+        found = await order.meanwhile(self._newest_clean(action.attempt, seq))
+        if found is None:
+            return None
+        target = found or None
         reason = f"left behind by a restart: {action.reason}"
-        target = None if info is None else info.name
-        moved = await self.blocking(self.store.roll_back, target, reason=reason, journal_entry=seq)
-        there_were = bool(moved or state.promoted or state.active)
-        return replace(_rolled_back(info, moved), none_usable=info is None and there_were)
+        outcome = await self._change(order, self._make_active, target, reason, seq)
+        if outcome is None:
+            return None
+        there_were = bool(outcome.quarantined or state.promoted or state.active)
+        return replace(outcome, none_usable=target is None and there_were)
 
-    async def _readable(self, change: Callable[[], Awaitable[Event]], *, target: str | None = None) -> Event | None:
+    async def _change(self, order: Order, change: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Change what lies on the disk, to the end, unless it is owed no more."""
+        async with self.changing:
+            return await self.blocking(change, *args, **kwargs) if order.stands() else None
+
+    def _make_active(self, target: str | None, reason: str, seq: int) -> RolledBack:
+        moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
+        if target is None:
+            return RolledBack(target=None, quarantined=moved)
+        info = self.store.get(target)
+        return RolledBack(target=target, step=info.step, attempt=info.attempt, quarantined=moved)
+
+    async def _readable(
+        self, change: Callable[[], Awaitable[Event | None]], order: Order, target: str | None = None
+    ) -> Event | None:
         """The outcome of a change of what is active; None: what it needs cannot be read, and it was waited a while.
 
         A snapshot that cannot be read is not a damaged one: it is never put away for that.
         """
-        outcome: Event
+        outcome: Event | None
         try:
-            async with self._store_lock:
-                outcome = await change()
+            outcome = await change()
         except (FusewireError, OSError) as error:
             if isinstance(error, OSError) or (isinstance(error, SnapshotError) and error.reason == "unreadable"):
                 wait = next(self._read_again, None)
                 if wait is not None:
                     log.warning("run %s: tried again in %g s: %s", self.run, wait, error)
-                    await self._sleep(wait)
+                    await order.meanwhile(self._sleep(wait))
                     return None
                 target = None
             outcome = RollbackFailed(target=target, reason=str(error))
         self._read_again = iter(READ_AGAIN_SECONDS)
         return outcome
 
-    async def _newest_clean(self, attempt: int, seq: int) -> SnapshotInfo | None:
+    async def _newest_clean(self, attempt: int, seq: int) -> str:
         """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
 
+        An empty name: there is none. Damaged ones on the way go to quarantine.
         Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
         better than nothing.
         """
         passed: list[str] = []
-        unknown: SnapshotInfo | None = None
+        unknown = ""
         newest = partial(self.store.newest_verified, journal_entry=seq)
         while (info := await self.blocking(newest, tuple(passed))) is not None:
             if info.state == "promoted":
-                return info
+                return info.name
             unclean = await self._evidence.unclean_since(self.run, attempt, info.name)
             if unclean is not None and not unclean:
-                return info
-            if unclean is None and unknown is None:
-                unknown = info
+                return info.name
+            if unclean is None and not unknown:
+                unknown = info.name
             passed.append(info.name)
         return unknown
 
@@ -354,7 +374,7 @@ class Effects:
         Raises:
             FusewireError, OSError: it was not promoted, or nobody can say.
         """
-        async with self._store_lock:
+        async with self.changing:
             info = await self.blocking(self._promote_now, name, by=by, evidence=evidence, baselines=baselines)
         return SnapshotPromoted(
             name=name, step=info.step, attempt=info.attempt, by=by, evidence=evidence, sequence=info.sequence
@@ -386,15 +406,9 @@ class Effects:
             keep_quarantined=keep.keep_quarantined,
             keep_quarantined_bytes=keep.keep_quarantined_bytes,
         )
-        async with self._store_lock:
+        async with self.changing:
             return await self.blocking(self.store.apply_retention, policy, attempt=attempt)
 
     async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that blocks on the disk in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *args, **kwargs))
-
-
-def _rolled_back(info: SnapshotInfo | None, moved: tuple[str, ...]) -> RolledBack:
-    if info is None:
-        return RolledBack(target=None, quarantined=moved)
-    return RolledBack(target=info.name, step=info.step, attempt=info.attempt, quarantined=moved)

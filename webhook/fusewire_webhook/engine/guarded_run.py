@@ -20,8 +20,6 @@ from fusewire_webhook.breaker.actions import (
     Action,
     NoteWouldHave,
     PromoteSnapshot,
-    WaitAndClassify,
-    WaitBackoff,
     owed,
 )
 from fusewire_webhook.breaker.events import (
@@ -36,6 +34,7 @@ from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.engine.order import Order
 from fusewire_webhook.errors import ActuatorError, CommandError, JournalError
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 """Before an action is tried again whose outcome could not be journaled (disk full); doubles up to the maximum."""
 RETRY_MAX_SECONDS = 30.0
-WAITS = (WaitAndClassify, WaitBackoff)
-"""Actions that end at once when a person decides otherwise."""
 BESIDE = (PromoteSnapshot, NoteWouldHave)
 """Actions that neither wait for the procedure nor delay it."""
 
@@ -228,27 +225,11 @@ class GuardedRun:
         """The outcome; None: there is none, so look again at what is owed."""
         kind = type(action).__name__
         self._checkpoint(f"act:before:{kind}")
-        performing = self.effects.perform(action, self.state, seq=self.seq)
-        outcome = await (self._while_owed(action, performing) if isinstance(action, WAITS) else performing)
+        order = Order(stands=lambda: action in owed(self.state), changed=self._changed)
+        outcome = await self.effects.perform(action, self.state, seq=self.seq, order=order)
         if outcome is not None:
             self._checkpoint(f"act:after:{kind}")
         return outcome
-
-    async def _while_owed(self, action: Action, performing: Coroutine[Any, Any, Event | None]) -> Event | None:
-        task = asyncio.ensure_future(performing)
-        try:
-            while not task.done():
-                self._changed.clear()
-                changed = asyncio.ensure_future(self._changed.wait())
-                try:
-                    await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                if not task.done() and action not in owed(self.state):
-                    return None
-            return task.result()
-        finally:
-            task.cancel()
 
     async def _watch(self, attempt: int, handle: Handle) -> None:
         """Journal the end of a process that nobody here asked for."""
@@ -291,13 +272,20 @@ class GuardedRun:
         if command.snapshot is not None:
             command = dataclasses.replace(command, snapshot=await self._resolve(command.snapshot))
         refused = breaker.refusal(self.state, command)
-        if refused is None and command.snapshot is not None and command.verb in {"rollback", "reset"}:
-            refused = await self._damage(command.snapshot)
         if refused is None:
-            seq = await self.append(command)
-            refused = self._refused.pop(seq, None)
+            if command.snapshot is not None and command.verb in {"rollback", "reset"}:
+                refused = await self._go_back(command, command.snapshot)
+            else:
+                refused = self._refused.pop(await self.append(command), None)
         if refused is not None:
             raise CommandError(f"{command.verb} {self.name}: {refused}")
+
+    async def _go_back(self, command: Command, target: str) -> str | None:
+        if (damage := await self._damage(target)) is not None:
+            return damage
+        async with self.effects.changing:
+            await self._resolve(target)  # a rollback that was under way may have put it away
+            return self._refused.pop(await self.append(command), None)
 
     async def promote(
         self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any], verified: bool
