@@ -18,6 +18,25 @@ from tests.backtest.conftest import make_log
 
 ONE = Options(jobs=1)
 
+ODD = """
+groups:
+  - name: g
+    interval: 1s
+    rules:
+      - alert: Warn
+        expr: max by (run, attempt) (last_over_time(rl_approx_kl[4s])) > 1
+        labels: {action: notify}
+      - alert: OnAlerts
+        expr: count by (run, attempt) (ALERTS{alertname="Warn",alertstate="firing"}) > 0
+        labels: {action: trip, class: divergence}
+      - alert: ByName
+        expr: max by (run, attempt) ({__name__=~"rl_approx_kl_run_m.*",steps="3"} < Inf) > 1
+        labels: {action: trip, class: divergence}
+      - alert: Unparsed
+        expr: max by (run, attempt) (holt_winters(rl_approx_kl[9s], 0.9, 0.9)) > 1
+        labels: {action: trip, class: divergence}
+"""
+
 FOR = """
 groups:
   - name: g
@@ -91,6 +110,47 @@ def test_pending_rows_and_the_breaker_are_told(patient: Pack) -> None:
     assert document["delay_seconds"] == 3.0
     assert document["breaker"]["lr_scale"] == 1.0, "an infrastructure failure keeps the learning rate"
     assert document["breaker"]["journal"][0].startswith("trip alert Patient")
+
+
+HOLD = """
+groups:
+  - name: g
+    interval: 1s
+    rules:
+      - alert: Doubt
+        expr: max by (run, attempt) (last_over_time(rl_approx_kl[4s])) > 1
+        labels: {action: hold}
+      - alert: Trip
+        expr: max by (run, attempt) (last_over_time(rl_approx_kl[4s])) > 5
+        labels: {action: trip, class: divergence}
+      - alert: Elsewhere
+        expr: max by (run, attempt) (last_over_time(rl_grad_norm[4s])) > 5
+        labels: {action: trip, class: divergence}
+      - record: fusewire:approx_kl:limit
+        expr: 5 * max by (run, attempt) (last_over_time(rl_updates_total[4s])) ^ 0
+"""
+
+
+def test_every_row_of_a_hold_is_doubt_and_a_rule_without_its_series_is_named(tmp_path: Path) -> None:
+    """A hold is told in all its rows before the trip, and so is silence for want of a signal."""
+    path = tmp_path / "hold.rules.yaml"
+    path.write_text(HOLD)
+    log = make_log("r", approx_kl=[0.0] * 3 + [2.0] * 4 + [0.0] + [9.0] * 4)
+    (verdict,), _ = backtest([log], load([path]), Options(jobs=1, limits=True))
+    document = verdict.to_json()
+    assert document["pending_rows"] == [3, 4, 5, 6]
+    assert document["tripped_row"] == 8
+    assert document["rules"][0]["firing_rows"] == [3, 4, 5, 6, 8, 9, 10, 11]
+    assert document["left_out"] == ["Elsewhere"]
+    assert verdict.limits == {"approx_kl": (list(range(12)), [5.0] * 12)}
+
+
+def test_a_trip_may_read_other_alerts_and_series_without_a_fixed_name(tmp_path: Path) -> None:
+    """What the backtest leaves out to be fast never changes a verdict."""
+    path = tmp_path / "odd.rules.yaml"
+    path.write_text(ODD)
+    (verdict,), _ = backtest([make_log("r", approx_kl=[0.0] * 3 + [2.0] * 9)], load([path]), ONE)
+    assert {rule.rule: rule.firing_row for rule in verdict.rules} == {"OnAlerts": 3, "ByName": 5, "Unparsed": 3}
 
 
 def test_a_run_that_never_trips_has_null(patient: Pack) -> None:

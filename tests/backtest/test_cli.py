@@ -70,6 +70,21 @@ def test_a_bad_log_is_named_and_the_others_are_still_reported(
     assert "odd" in document["errors"][0]
 
 
+def test_a_rule_that_reads_what_nothing_makes_or_no_run_shows_is_told(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rule that cannot speak is not taken for one that found nothing."""
+    path = tmp_path / "x.rules.yaml"
+    path.write_text(
+        RULES.replace("rl_approx_kl", "rl_aprox_kl") + RULES.replace("rl_approx_kl", "rl_grad_norm")[9:]
+    )
+    path.write_text(path.read_text().replace("name: g", "name: h", 1))
+    assert main(["backtest", str(logs), "--rules", str(path), "--jobs", "1"]) == OK
+    shown = capsys.readouterr().err
+    assert f"{path}: Trip: no series is called rl_aprox_kl; did you mean rl_approx_kl?" in shown
+    assert "note: Trip judged 0 of 2 runs" in shown
+
+
 def test_an_override_for_an_algorithm_that_no_log_has_is_told(
     logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,9 @@ def test_only_what_an_alert_of_interest_can_read_is_left() -> None:
         ("max(last_over_time(rl_b[5m]))", False),
         ("max_over_time(rl_b[5m:1s])", False),
         ('{signal="x"}', True),
+        ('{__name__=~"rl_.+", steps="3"}', True),
+        ("holt_winters(rl_b[1m], 0.5, 0.5)", True),
+        ("ALERTS", False),
         ('{__name__="rl_b"}', False),
         ('{__name__=~"rl_.*"}', True),
         ("-(rl_a)", True),
@@ -57,3 +60,33 @@ def test_emptiness_follows_promql(expression: str, live: bool) -> None:
     """An expression is dropped only if no result is possible with ``rl_a`` alone."""
     rule = {"alert": "A", "expr": expression, "labels": {"action": "trip"}}
     assert bool(live_rules([rule], {"rl_a"}, actions=("trip",))) is live
+
+
+@pytest.mark.parametrize("name", ["ALERTS", "ALERTS_FOR_STATE"])
+def test_an_alert_that_another_reads_is_kept(name: str) -> None:
+    """Alerts are series too, with the labels that the rule gives them."""
+    warn = {
+        "alert": "Warn",
+        "expr": "rl_a > 1",
+        "labels": {"action": "notify", "level": 3, "of": "{{ $labels.run }}"},
+    }
+    mute = {"alert": "Mute", "expr": "rl_b > 1", "labels": {"action": "notify"}}
+    other = {"alert": "Other", "expr": "rl_a > 2", "labels": {"action": "notify"}}
+
+    def kept(reads: str) -> list[str]:
+        trip = {"alert": "Trip", "expr": f"count({name}{{{reads}}})", "labels": {"action": "trip"}}
+        return names(live_rules([warn, mute, other, trip], {"rl_a"}, actions=("trip",)))
+
+    assert kept('alertname="Warn",alertstate="firing"') == ["Warn", "Trip"]
+    assert kept('level="3",of="r"') == ["Warn", "Other", "Trip"], "Other may have them from its series"
+    assert kept('level="4"') == ["Other", "Trip"]
+    assert kept('alertname="Mute"') == []
+
+
+def test_the_number_of_topk_is_read_too() -> None:
+    """A rule that only the parameter of an aggregation reads is kept."""
+    rules: list[dict[str, Any]] = [
+        {"record": "few", "expr": "rl_a", "labels": {}},
+        {"alert": "A", "expr": "topk(scalar(few), rl_a)", "labels": {"action": "trip"}},
+    ]
+    assert len(live_rules(rules, {"rl_a"}, actions=("trip",))) == 2

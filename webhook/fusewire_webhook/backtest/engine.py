@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,17 @@ import numpy.typing as npt
 
 from fusewire_webhook.backtest.exposure import Exposure, expose
 from fusewire_webhook.backtest.model import Floats, RunLog
-from fusewire_webhook.backtest.pack import Pack, relevant
+from fusewire_webhook.backtest.pack import Pack, left_out, relevant
+from fusewire_webhook.backtest.pruning import LIMIT
 from fusewire_webhook.errors import ConfigError
 
 RUN_SHARE = 0.1
 """What each run adds to the cost of an evaluation, as a share of its fixed cost."""
 
+_ALERTS = 'ALERTS{run!=""}'
+_LIMITS = f' or {{__name__=~"{LIMIT.pattern}",run!=""}}'
 _AT = re.compile(r'^\s*expr: "ALERTS.*", time: (\S+),$')
-_SAMPLE = re.compile(r"\{((?:[^\"{}]|\"(?:[^\"\\]|\\.)*\")*)\} \S+")
+_SAMPLE = re.compile(r"\{((?:[^\"{}]|\"(?:[^\"\\]|\\.)*\")*)\} ([^\s,]+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdwy])")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
@@ -47,6 +50,18 @@ class Seen:
     """``pending`` or ``firing``."""
     action: str
     """Label ``action``: ``trip``, ``hold``, ``notify`` …"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What the rules said of one run."""
+
+    alerts: list[Seen] = field(default_factory=list)
+    """In order of time."""
+    left_out: tuple[str, ...] = ()
+    """Alerts that could say nothing, because the run shows none of their series."""
+    limits: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """By signal the level at which a rule would have tripped: (scrape, level)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +84,8 @@ class Setting:
     """Of the exporter."""
     actions: tuple[str, ...] = ("trip", "hold")
     """Alerts with these labels ``action`` are evaluated."""
+    limits: bool = False
+    """Whether the levels at which rules trip are asked for, which takes longer."""
     promtool: str = "promtool"
 
 
@@ -79,8 +96,8 @@ def evaluate(
     *,
     jobs: int = 2,
     progress: Callable[[int], None] = lambda _runs: None,
-) -> list[dict[str, list[Seen]]]:
-    """For each pack, every alert that it raised, by run, in order of time.
+) -> list[dict[str, Heard]]:
+    """For each pack what it said, by run.
 
     Args:
         jobs: processes at once.
@@ -89,18 +106,14 @@ def evaluate(
     Raises:
         ConfigError: promtool refuses the rules or is not installed.
     """
-    seen: list[dict[str, list[Seen]]] = [{plan.log.id: [] for plan in plans} for _ in packs]
+    heard: list[dict[str, Heard]] = [{} for _ in packs]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         batches = {pool.submit(_evaluate, batch, packs, setting): batch for batch in _batches(plans, 2 * jobs)}
         for future in as_completed(batches):
-            for number, alerts in enumerate(future.result()):
-                for run, alert in alerts:
-                    seen[number][run].append(alert)
+            for runs, found in zip(heard, future.result(), strict=True):
+                runs.update(found)
             progress(len(batches[future]))
-    for runs in seen:
-        for found in runs.values():
-            found.sort(key=lambda alert: alert.scrape)
-    return seen
+    return heard
 
 
 def check(pack: Pack, *, promtool: str = "promtool") -> None:
@@ -141,7 +154,7 @@ def _filled(ordered: Sequence[Plan], capacity: float) -> list[list[Plan]]:
     return batches
 
 
-def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) -> list[list[tuple[str, Seen]]]:
+def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) -> list[dict[str, Heard]]:
     names = frozenset().union(*(pack.names for pack in packs))
     exposures = [
         expose(
@@ -156,33 +169,44 @@ def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) ->
     return [_judge(exposures, pack, setting) for pack in packs]
 
 
-def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> list[tuple[str, Seen]]:
-    exposed = {selector.partition("{")[0] for exposure in exposures for selector in exposure.series}
+def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> dict[str, Heard]:
+    shown = {exposure.run: {selector.partition("{")[0] for selector in exposure.series} for exposure in exposures}
     with tempfile.TemporaryDirectory(prefix="fusewire-backtest-") as name:
         folder = Path(name)
-        rules = relevant(pack, exposed, folder / "rules", actions=setting.actions)
+        exposed = frozenset().union(*shown.values())
+        rules = relevant(pack, exposed, folder / "rules", actions=setting.actions, limits=setting.limits)
         path = folder / "test.yaml"
-        path.write_text(json.dumps(_document(exposures, rules, setting.scrape_seconds)), encoding="utf-8")
+        path.write_text(json.dumps(_document(exposures, rules, setting)), encoding="utf-8")
         done = _run([setting.promtool, "test", "rules", str(path)])
     text = done.stdout + done.stderr
     if done.returncode and "got:" not in text:
         raise ConfigError(f"promtool test rules: {' '.join(text.split())[:500]}")
+    heard = {run: Heard(left_out=left_out(pack, names, actions=setting.actions)) for run, names in shown.items()}
     lengths = {exposure.run: exposure.scrapes for exposure in exposures}
-    return [
-        (run, alert) for run, alert in _parse(text, setting.scrape_seconds) if alert.scrape < lengths.get(run, 0)
-    ]
+    for scrape, labels, value in _parse(text, setting.scrape_seconds):
+        run = labels["run"]
+        if scrape >= lengths.get(run, 0):
+            continue
+        if level := LIMIT.fullmatch(labels.get("__name__", "")):
+            heard[run].limits.setdefault(level[1], []).append((scrape, value))
+        elif (action := labels.get("action", "")) in setting.actions:
+            heard[run].alerts.append(
+                Seen(scrape=scrape, alert=labels["alertname"], state=labels["alertstate"], action=action)
+            )
+    return heard
 
 
-def _document(exposures: Sequence[Exposure], rules: Pack, scrape_seconds: float) -> dict[str, Any]:
+def _document(exposures: Sequence[Exposure], rules: Pack, setting: Setting) -> dict[str, Any]:
     """promtool's unit test; JSON is YAML."""
-    interval = f"{round(scrape_seconds * 1000)}ms"
+    interval = f"{round(setting.scrape_seconds * 1000)}ms"
+    question = _ALERTS + (_LIMITS if setting.limits else "")
     series = [
         {"series": selector, "values": values}
         for exposure in exposures
         for selector, values in exposure.series.items()
     ]
     questions = [
-        {"expr": 'ALERTS{run!=""}', "eval_time": f"{round(scrape * scrape_seconds * 1000)}ms"}
+        {"expr": question, "eval_time": f"{round(scrape * setting.scrape_seconds * 1000)}ms"}
         for scrape in range(max(exposure.scrapes for exposure in exposures))
     ]
     return {
@@ -192,7 +216,8 @@ def _document(exposures: Sequence[Exposure], rules: Pack, scrape_seconds: float)
     }
 
 
-def _parse(text: str, scrape_seconds: float) -> Iterable[tuple[str, Seen]]:
+def _parse(text: str, scrape_seconds: float) -> Iterable[tuple[int, dict[str, str], float]]:
+    """(scrape, labels, value) of everything that promtool had not expected, in order of time."""
     scrape = 0
     for line in text.splitlines():
         if at := _AT.match(line):
@@ -200,15 +225,7 @@ def _parse(text: str, scrape_seconds: float) -> Iterable[tuple[str, Seen]]:
         elif line.lstrip().startswith("got: "):
             for sample in _SAMPLE.finditer(line):
                 labels = {name: json.loads(f'"{value}"') for name, value in _LABEL.findall(sample[1])}
-                yield (
-                    labels["run"],
-                    Seen(
-                        scrape=scrape,
-                        alert=labels["alertname"],
-                        state=labels["alertstate"],
-                        action=labels.get("action", ""),
-                    ),
-                )
+                yield scrape, labels, float(sample[2])
 
 
 def _seconds(text: str) -> float:

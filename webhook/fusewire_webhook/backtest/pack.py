@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fusewire_webhook.backtest.pruning import live_rules
+from fusewire.metrics import sample_names
+from fusewire_webhook.backtest.pruning import live_rules, reads
 from fusewire_webhook.errors import ConfigError
 
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
 
@@ -39,8 +39,10 @@ class Pack:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every identifier in the expressions: among them are the metrics that the pack reads."""
-        return frozenset(name for _, rule in self.rules() for name in _NAME.findall(str(rule["expr"])))
+        """Of the series that the pack reads; every series of an exporter where a selector leaves the name open."""
+        found = {read.name for _, rule in self.rules() for read in reads(str(rule["expr"]))}
+        named = frozenset(name for name in found if name is not None)
+        return named | sample_names() if None in found else named
 
     @property
     def interval(self) -> float:
@@ -48,7 +50,7 @@ class Pack:
         intervals = [
             seconds(str(group["interval"]))
             for group, rule in self.rules()
-            if (rule.get("labels") or {}).get("action") == "trip" and "interval" in group
+            if _action(rule) == "trip" and "interval" in group
         ]
         return min(filter(None, intervals), default=1.0)
 
@@ -77,12 +79,27 @@ class Pack:
         return frozenset(str(each["algorithm"]) for each in labels if "algorithm" in each and "run" not in each)
 
 
-def relevant(pack: Pack, exposed: Collection[str], folder: Path, *, actions: Collection[str]) -> Pack:
+def left_out(pack: Pack, exposed: Collection[str], *, actions: Collection[str]) -> tuple[str, ...]:
+    """Alerts of these actions that can say nothing of a run that shows only these series."""
+    rules = [rule for _, rule in pack.rules()]
+    live = {rule.get("alert") for rule in live_rules(rules, exposed, actions=actions)}
+    alerts = (rule["alert"] for rule in rules if "alert" in rule and _action(rule) in actions)
+    return tuple(alert for alert in dict.fromkeys(alerts) if alert not in live)
+
+
+def _action(rule: Mapping[str, Any]) -> str:
+    return str((rule.get("labels") or {}).get("action", ""))
+
+
+def relevant(
+    pack: Pack, exposed: Collection[str], folder: Path, *, actions: Collection[str], limits: bool = False
+) -> Pack:
     """A copy in ``folder`` of what matters for alerts of these actions to runs that show only these series.
 
     Annotations are left out: nobody reads them here, and filling them in costs more than the rule.
     """
-    live = {id(rule) for rule in live_rules([rule for _, rule in pack.rules()], exposed, actions=actions)}
+    every = [rule for _, rule in pack.rules()]
+    live = {id(rule) for rule in live_rules(every, exposed, actions=actions, limits=limits)}
     documents = []
     for document in pack.documents:
         groups = []

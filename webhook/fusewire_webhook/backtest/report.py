@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ def runs_table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, justify in (
         ("run", "left"), ("algorithm", "left"), ("label", "left"), ("rows", "right"), ("bad from", "right"),
-        ("tripped", "right"), ("after onset", "right"), ("rule", "left"), ("then", "left"),
+        ("pending", "right"), ("tripped", "right"), ("after onset", "right"), ("rule", "left"), ("then", "left"),
     ):  # fmt: skip
         table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "then")
     for verdict in verdicts:
@@ -29,6 +30,7 @@ def runs_table(verdicts: Sequence[Verdict]) -> Table:
             log.label,
             str(log.rows),
             _number(log.first_bad_row),
+            _pending(verdict),
             _number(verdict.tripped_row),
             "" if verdict.delay_rows is None else f"{verdict.delay_rows:+d} ({verdict.delay_seconds:+.0f} s)",
             verdict.tripped_rule or "",
@@ -111,6 +113,20 @@ def sweep_document(
         ],
         "errors": [str(error) for error in errors],
     }
+
+
+def left_out_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Which rules could not judge how many of the runs, those that judged none first."""
+    counts = Counter(alert for verdict in verdicts for alert in verdict.left_out)
+    return [
+        f"{alert} judged {len(verdicts) - count} of {len(verdicts)} runs; the others show no series that it needs"
+        for alert, count in counts.most_common()
+    ]
+
+
+def _pending(verdict: Verdict) -> str:
+    rows = verdict.pending_rows
+    return f"{len(rows)} from {rows[0]}" if rows else ""
 
 
 def _then(verdict: Verdict) -> str:

@@ -25,6 +25,8 @@ class Options:
     """None: what the pack is written for."""
     window_seconds: float = 10.0
     jobs: int = 2
+    limits: bool = False
+    """Whether verdicts tell the levels at which rules would have tripped, for pictures."""
     promtool: str = "promtool"
 
 
@@ -102,14 +104,19 @@ def _backtest(
         engine.check(pack, promtool=options.promtool)
     scrape = options.scrape_seconds or packs[0].interval
     plans, errors = plan(logs, options, scrape_seconds=scrape)
-    setting = Setting(scrape_seconds=scrape, window_seconds=options.window_seconds, promtool=options.promtool)
-    seen = (
+    setting = Setting(
+        scrape_seconds=scrape,
+        window_seconds=options.window_seconds,
+        limits=options.limits,
+        promtool=options.promtool,
+    )
+    heard = (
         engine.evaluate(plans, packs, setting, jobs=options.jobs, progress=progress)
         if plans
         else [{} for _ in packs]
     )
     verdicts = [
-        [judge(each, alerts[each.log.id], pack.classes, scrape_seconds=scrape) for each in plans]
-        for pack, alerts in zip(packs, seen, strict=True)
+        [judge(each, runs[each.log.id], pack.classes, scrape_seconds=scrape) for each in plans]
+        for pack, runs in zip(packs, heard, strict=True)
     ]
     return verdicts, errors

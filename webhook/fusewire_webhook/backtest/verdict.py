@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusewire_webhook.backtest.dryrun import DryRun, dry_run
-from fusewire_webhook.backtest.engine import Plan, Seen
+from fusewire_webhook.backtest.engine import Heard, Plan
 from fusewire_webhook.backtest.model import NOISY_LABEL, SPARED_LABELS, RunLog
 
 EARLY_ROWS = 3
@@ -22,9 +22,19 @@ class RuleVerdict:
     rule: str
     action: str
     pending_rows: tuple[int, ...]
-    firing_row: int | None
-    """The first."""
+    firing_rows: tuple[int, ...]
     firing_seconds: float | None
+    """Of the first."""
+
+    @property
+    def firing_row(self) -> int | None:
+        """The first."""
+        return self.firing_rows[0] if self.firing_rows else None
+
+    @property
+    def doubtful_rows(self) -> tuple[int, ...]:
+        """Rows in which nothing would have been promoted because of it."""
+        return self.pending_rows if self.action == "trip" else (*self.pending_rows, *self.firing_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +48,16 @@ class Verdict:
     tripped_seconds: float | None = None
     onset_seconds: float | None = None
     breaker: DryRun | None = None
+    left_out: tuple[str, ...] = ()
+    """Alerts that could say nothing, because the run shows none of their series."""
+    limits: Mapping[str, tuple[Sequence[int], Sequence[float]]] = field(default_factory=dict)
+    """By signal (rows, levels at which a rule would have tripped); empty unless asked for."""
+
+    @property
+    def pending_rows(self) -> list[int]:
+        """Rows before the trip in which a trip was pending, or a hold was pending or firing."""
+        doubtful = {row for rule in self.rules for row in rule.doubtful_rows}
+        return sorted(row for row in doubtful if self.tripped_row is None or row < self.tripped_row)
 
     @property
     def delay_rows(self) -> int | None:
@@ -67,19 +87,19 @@ class Verdict:
             "tripped_seconds": self.tripped_seconds,
             "delay_rows": self.delay_rows,
             "delay_seconds": self.delay_seconds,
-            "pending_rows": sorted(
-                {row for rule in self.rules if rule.action == "trip" for row in rule.pending_rows}
-            ),
+            "pending_rows": self.pending_rows,
             "rules": [
                 {
                     "rule": rule.rule,
                     "action": rule.action,
                     "pending_rows": list(rule.pending_rows),
                     "firing_row": rule.firing_row,
+                    "firing_rows": list(rule.firing_rows),
                     "firing_seconds": rule.firing_seconds,
                 }
                 for rule in self.rules
             ],
+            "left_out": list(self.left_out),
             "breaker": None
             if self.breaker is None
             else {
@@ -91,47 +111,48 @@ class Verdict:
         }
 
 
-def judge(plan: Plan, alerts: Sequence[Seen], classes: Mapping[str, str], *, scrape_seconds: float) -> Verdict:
-    """The verdict on one run from every alert that was seen, in order of time."""
+def judge(plan: Plan, heard: Heard, classes: Mapping[str, str], *, scrape_seconds: float) -> Verdict:
+    """The verdict on one run from everything that was heard of it."""
     rows = [max(0, int(seen) - 1) for seen in plan.seen]
-    rules: dict[str, tuple[str, list[int], int | None]] = {}
-    for alert in alerts:
-        action, pending, firing = rules.setdefault(alert.alert, (alert.action, [], None))
-        if alert.state == "pending" and rows[alert.scrape] not in pending[-1:]:
-            pending.append(rows[alert.scrape])
-        elif alert.state == "firing" and firing is None:
-            rules[alert.alert] = (action, pending, alert.scrape)
+    scrapes: dict[str, dict[str, list[int]]] = {}
+    for alert in heard.alerts:
+        scrapes.setdefault(alert.alert, {"pending": [], "firing": []})[alert.state].append(alert.scrape)
+    actions = {alert.alert: alert.action for alert in heard.alerts}
     verdicts = tuple(
         RuleVerdict(
             rule=name,
-            action=action,
-            pending_rows=tuple(pending),
-            firing_row=None if firing is None else rows[firing],
-            firing_seconds=None if firing is None else firing * scrape_seconds,
+            action=actions[name],
+            pending_rows=tuple(dict.fromkeys(rows[scrape] for scrape in states["pending"])),
+            firing_rows=tuple(dict.fromkeys(rows[scrape] for scrape in states["firing"])),
+            firing_seconds=states["firing"][0] * scrape_seconds if states["firing"] else None,
         )
-        for name, (action, pending, firing) in rules.items()
+        for name, states in scrapes.items()
     )
-    trips = [rule for rule in verdicts if rule.action == "trip" and rule.firing_row is not None]
+    trips = [rule for rule in verdicts if rule.action == "trip" and rule.firing_rows]
     first = min(trips, key=lambda rule: rule.firing_seconds or 0.0, default=None)
     onset = plan.log.first_bad_row
-    return Verdict(
+    verdict = Verdict(
         log=plan.log,
         rules=verdicts,
         tripped_row=first.firing_row if first else None,
         tripped_rule=first.rule if first else None,
         tripped_seconds=first.firing_seconds if first else None,
         onset_seconds=None if onset is None else float(plan.seconds[onset]),
-        breaker=None if first is None else _breaker(first, rows, alerts, classes),
+        left_out=heard.left_out,
+        limits={
+            signal: ([rows[scrape] for scrape, _ in levels], [level for _, level in levels])
+            for signal, levels in heard.limits.items()
+        },
     )
+    return verdict if first is None else replace(verdict, breaker=_breaker(first, verdict, classes))
 
 
-def _breaker(first: RuleVerdict, rows: Sequence[int], alerts: Iterable[Seen], classes: Mapping[str, str]) -> DryRun:
-    doubtful = {rows[alert.scrape] for alert in alerts if alert.action == "hold" or alert.state == "pending"}
+def _breaker(first: RuleVerdict, verdict: Verdict, classes: Mapping[str, str]) -> DryRun:
     return dry_run(
         alert=first.rule,
         failure_class=classes.get(first.rule, "divergence"),
         row=first.firing_row or 0,
-        doubtful_rows=sorted(doubtful),
+        doubtful_rows=verdict.pending_rows,
     )
 
 

@@ -15,7 +15,7 @@ from fusewire_webhook.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console
 
@@ -88,13 +88,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     logs, errors = _logs(arguments, scrape_seconds=options.scrape_seconds or pack.interval)
     print(f"time: {options.clock}, scraped every {options.scrape_seconds or pack.interval:g} s", file=sys.stderr)
-    algorithms = {log.algorithm for log in logs}
-    for idle in sorted(pack.overridden_algorithms - algorithms):
-        print(
-            f"note: no run has the algorithm {idle} that an override is for; theirs are "
-            f"{', '.join(repr(algorithm) for algorithm in sorted(algorithms))}, and case and brackets count",
-            file=sys.stderr,
-        )
+    _print_lines(_unknown_reads(pack))
+    _print_lines(_idle_overrides(pack, logs))
     if arguments.sweep:
         with _Progress(console, len(logs)) as advance:
             points, unplayed = _sweep(arguments.sweep, logs, pack, options, advance)
@@ -116,9 +111,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
             out.print(report.score_line(found), highlight=False)
     if arguments.json:
         _write(arguments.json, report.document(verdicts, errors, clock=str(options.clock), pack=pack))
-    for verdict in verdicts:
-        for note in verdict.log.notes:
-            print(f"note: {verdict.log.id}: {note}", file=sys.stderr)
+    _print_lines(f"note: {line}" for line in report.left_out_lines(verdicts))
+    _print_lines(f"note: {verdict.log.id}: {note}" for verdict in verdicts for note in verdict.log.notes)
     if arguments.pictures is not None:
         from fusewire_webhook.backtest.picture import draw  # noqa: PLC0415
 
@@ -182,6 +176,34 @@ def _pack(entries: list[str] | tuple[str, ...]) -> Pack:
     return pack
 
 
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _idle_overrides(pack: Pack, logs: list[RunLog]) -> Iterator[str]:
+    algorithms = {log.algorithm for log in logs}
+    for idle in sorted(pack.overridden_algorithms - algorithms):
+        yield (
+            f"note: no run has the algorithm {idle} that an override is for; theirs are "
+            f"{', '.join(repr(algorithm) for algorithm in sorted(algorithms))}, and case and brackets count"
+        )
+
+
+def _unknown_reads(pack: Pack) -> Iterator[str]:
+    """What the rules read that nothing exports or records: such a rule is silent, whatever a run does."""
+    from fusewire_webhook.settings.rulefile import Rule, Unreadable, read, recorded_by  # noqa: PLC0415
+    from fusewire_webhook.settings.rulereads import unknown_problems  # noqa: PLC0415
+
+    rules: list[Rule] = []
+    for path in pack.files:
+        try:
+            rules += read(path)
+        except Unreadable as error:
+            yield f"note: {path}: {error.rule}: promtool takes it, but what it reads was not checked: {error}"
+    yield from map(str, unknown_problems(rules, recorded_by(rules)))
+
+
 def _options(arguments: argparse.Namespace) -> Options:
     from fusewire_webhook.backtest.clock import parse_clock  # noqa: PLC0415
     from fusewire_webhook.backtest.session import Options  # noqa: PLC0415
@@ -200,6 +222,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         scrape_seconds=None if scrape is None else round(scrape, 3),  # promtool counts whole milliseconds
         window_seconds=arguments.window,
         jobs=arguments.jobs,
+        limits=arguments.pictures is not None,
     )
 
 

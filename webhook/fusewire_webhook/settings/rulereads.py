@@ -34,15 +34,23 @@ def read_problems(
         scrape: the interval of the scrapes; 0: not known.
     """
     exported = _exported() | set(metrics)
-    known = exported | _FROM_PROMETHEUS | recorded.keys()
+    yield from unknown_problems(rules, recorded, metrics=metrics)
     for rule, severity in _weighed(rules, recorded):
-        yield from _unknown(rule, known, trusted=severity == "error")
-        yield from _unknown_label(rule, known)
         if severity == "error":
             yield from _fragile(rule, recorded, scrape)
         elif severity == "warning":
             yield from _raw(rule, recorded, exported)
     yield from range_problems(rules, recorded, scrape=scrape)
+
+
+def unknown_problems(
+    rules: Sequence[Rule], recorded: Recorded, *, metrics: Collection[str] = ()
+) -> Iterator[Problem]:
+    """The series and labels that rules read and nothing makes; ``metrics`` as in :func:`read_problems`."""
+    known = _exported() | set(metrics) | _FROM_PROMETHEUS | recorded.keys()
+    for rule, severity in _weighed(rules, recorded):
+        yield from _unknown(rule, known, trusted=severity == "error")
+        yield from _unknown_label(rule, known)
 
 
 def range_problems(rules: Sequence[Rule], recorded: Recorded, *, scrape: timedelta) -> Iterator[Problem]:
