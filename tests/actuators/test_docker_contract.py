@@ -169,7 +169,7 @@ async def test_what_cannot_be_stopped(actuator: DockerActuator, engine: EngineDo
     engine.unstoppable = True
     gone = await soon(actuator.stop(handle, grace_seconds=0.1))
     assert not gone.confirmed
-    assert gone.reason == "host needs attention: container fusewire-r-0 is running after SIGKILL"
+    assert gone.reason == "container fusewire-r-0 is running after SIGKILL"
     engine.unstoppable = False
     assert (await soon(actuator.stop(handle, grace_seconds=0.1))).confirmed
 

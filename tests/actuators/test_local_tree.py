@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.actuators.attempt_files import KeptAttempt
+from fusewire_webhook.actuators import local
+from fusewire_webhook.actuators.attempt_files import KeptAttempt, lock_path, mark_stop
 from fusewire_webhook.actuators.local import LocalActuator
 from fusewire_webhook.actuators.tree import ProcessId, ProcessTable
 
@@ -269,5 +271,48 @@ async def test_what_cannot_be_killed(tmp_path: Path, unkillable: Path, stranger:
     actuator = LocalActuator(gpu=NoGpu(), kill_seconds=0.2, proc=unkillable)
     gone = await asyncio.wait_for(actuator.stop(handle, grace_seconds=0.1), 20)
     assert not gone.confirmed
-    assert "host needs attention" in gone.reason
+    assert gone.reason.startswith("1 processes did not end after SIGKILL")
     assert f"PID {stranger.pid} (sleep, state D)" in gone.reason
+
+
+async def test_a_folder_that_hangs_holds_up_no_stop(
+    actuator: LocalActuator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More runs than threads lie on a file system that hangs: each of them is stopped, and so is any other."""
+    back = threading.Event()
+
+    def hanging(folder: Path) -> None:
+        if "hanging" in str(folder):
+            assert back.wait(60)
+        mark_stop(folder)
+
+    monkeypatch.setattr(local, "mark_stop", hanging)
+    folders = [tmp_path / f"hanging-{number}" for number in range(40)]
+    handles = [await actuator.start(launch(folder, "sleep", "600")) for folder in folders]
+    other = await actuator.start(launch(tmp_path / "other", "sleep", "600"))
+    stops = [asyncio.create_task(actuator.stop(handle, grace_seconds=30)) for handle in handles]
+    await asyncio.sleep(0)
+    gone = await asyncio.wait_for(actuator.stop(other, grace_seconds=30), 30)
+    assert (gone.confirmed, gone.exit_code) == (True, 143)
+    assert all(gone.confirmed for gone in await asyncio.wait_for(asyncio.gather(*stops), 30))
+    assert not back.is_set()
+    back.set()
+
+
+async def test_a_stop_that_hangs_is_not_confirmed(tmp_path: Path) -> None:
+    """Where nobody can tell whether an attempt lives, the stop ends all the same, and says so."""
+    table = ProcessTable()
+    handle = KeptAttempt(
+        folder=tmp_path,
+        keeper=ProcessId(pid=2**22 - 1, start=1),
+        root=ProcessId(pid=2**22 - 2, start=1),
+        boot=await asyncio.to_thread(table.boot_id),
+        pid_namespace=1,
+    ).handle()
+    lock = lock_path(tmp_path)
+    await asyncio.to_thread(os.mkfifo, lock)
+    actuator = LocalActuator(gpu=NoGpu(), kill_seconds=0.0, gpu_release_seconds=0.0, stop_margin_seconds=0.2)
+    gone = await asyncio.wait_for(actuator.stop(handle, grace_seconds=0.0), 20)
+    await actuator.close()
+    assert (gone.confirmed, gone.reason) == (False, f"the stop of {tmp_path} did not end within 0.2 s")
+    os.close(await asyncio.to_thread(os.open, lock, os.O_WRONLY))  # whoever still waits goes

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 STOP_FILE = "stop.json"
 OUTPUT_FILE = "output.log"
+MARK_SECONDS = 1.0
+"""How long the first signal of a stop waits for :func:`mark_stop`."""
 
 
 def attempt_folder(run_dir: str, attempt: int) -> Path:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fusewire_webhook.actuators import Gone, Handle, Launch, Status
-from fusewire_webhook.actuators.attempt_files import Exit, attempt_folder, log_file, mark_stop, stop_marked
+from fusewire_webhook.actuators.attempt_files import (
+    MARK_SECONDS,
+    Exit,
+    attempt_folder,
+    log_file,
+    mark_stop,
+    stop_marked,
+)
 from fusewire_webhook.actuators.docker_api import EngineApi, EngineError
 from fusewire_webhook.actuators.docker_files import Contained, keep, moment
 from fusewire_webhook.actuators.docker_spec import (
@@ -30,6 +37,7 @@ from fusewire_webhook.actuators.docker_spec import (
     container,
     container_name,
 )
+from fusewire_webhook.actuators.threads import alone, bounded
 from fusewire_webhook.errors import ActuatorError
 from fusewire_webhook.settings.config import DockerConfig
 
@@ -39,6 +47,8 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
 """Between two questions where the engine's answer to a wait was no end."""
+FOLDER_SECONDS = 5.0
+"""How long the end of a container waits for its run's folder, which may lie on a file system that hangs."""
 _ENDED = {"exited", "dead", "removing"}
 _NOT_RUNNING = {*_ENDED, "created"}
 
@@ -76,7 +86,7 @@ class DockerActuator:
         Raises:
             ActuatorError: no such image or command, the engine does not answer, or the name is another's.
         """
-        folder = await asyncio.to_thread(attempt_folder, launch.run_dir, launch.attempt)
+        folder = await alone(attempt_folder, launch.run_dir, launch.attempt)
         async with self._starting.setdefault(folder, asyncio.Lock()):
             try:
                 return (await self._patiently(lambda: self._start(launch, folder))).handle()
@@ -86,7 +96,7 @@ class DockerActuator:
     async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:
         """The handle of an attempt that was started; None: its command never ran."""
         del run  # the run directory is the run's own
-        kept = await asyncio.to_thread(lambda: Contained.read(attempt_folder(run_dir, attempt)))
+        kept = await alone(lambda: Contained.read(attempt_folder(run_dir, attempt)))
         if kept is None:
             return None
         if not kept.id:
@@ -153,7 +163,7 @@ class DockerActuator:
             raise ActuatorError(f"run {launch.run} has no docker section") from None
         engine = self._engine_at(docker.endpoint)
         # 1. the mark is durable before anything that bears it exists
-        kept = await asyncio.to_thread(Contained.read, folder)
+        kept = await alone(Contained.read, folder)
         if kept is None:
             kept = Contained(
                 folder=folder,
@@ -161,9 +171,9 @@ class DockerActuator:
                 name=container_name(launch.run, launch.attempt),
                 start=secrets.token_hex(8),
                 endpoint=docker.endpoint,
-                output=str(await asyncio.to_thread(log_file, launch)),
+                output=str(await alone(log_file, launch)),
             )
-            await asyncio.to_thread(kept.write)
+            await alone(kept.write)
         # 2. the container, unless it is there
         inspected = await self._inspect(kept)
         if inspected is None and kept.id:
@@ -236,7 +246,7 @@ class DockerActuator:
         if inspected is not None:
             with contextlib.suppress(EngineError):
                 await engine.remove(kept.name)
-        await asyncio.to_thread(kept.forget)
+        await alone(kept.forget)
 
     async def _inspect(self, kept: Contained) -> dict[str, Any] | None:
         """The attempt's own container, by name: that is how the socket proxy knows what is ours."""
@@ -249,7 +259,7 @@ class DockerActuator:
         if kept.id == identifier:
             return kept
         known = Contained.from_handle(kept.handle() | {"id": identifier})
-        await asyncio.to_thread(known.write)
+        await alone(known.write)
         return known
 
     async def _stop(self, kept: Contained, grace_over: asyncio.Event) -> Gone:
@@ -261,7 +271,7 @@ class DockerActuator:
         if isinstance(found, Exit):
             return Gone(confirmed=True, exit_code=found.code, gpu=gpu)
         # 1. SIGTERM, grace
-        await asyncio.to_thread(mark_stop, kept.folder)
+        await bounded(MARK_SECONDS, mark_stop, kept.folder)
         await engine.kill(kept.name, "SIGTERM")
         ended = await _within(self._ended(kept), grace_over.wait())
         # 2. SIGKILL
@@ -272,7 +282,7 @@ class DockerActuator:
         found = await self._look(kept)
         if isinstance(found, Exit):
             return Gone(confirmed=True, exit_code=found.code, killed=0 if ended else 1, gpu=gpu)
-        reason = f"host needs attention: container {kept.name} is {found} after SIGKILL"
+        reason = f"container {kept.name} is {found} after SIGKILL"
         return Gone(confirmed=False, killed=1, gpu=gpu, reason=reason)
 
     async def _ended(self, kept: Contained) -> Exit:
@@ -290,21 +300,21 @@ class DockerActuator:
 
     @staticmethod
     async def _exited(kept: Contained, found: Exit) -> Status:
-        asked = await asyncio.to_thread(stop_marked, kept.folder)
+        asked = await alone(stop_marked, kept.folder)
         return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
 
     async def _exit(self, kept: Contained, inspected: dict[str, Any] | None) -> Exit | str:
         """How it ended, which is kept in the run directory together with its output; else the container's state."""
         if inspected is not None and inspected["State"]["Status"] not in _ENDED:
             return str(inspected["State"]["Status"])
-        found = await asyncio.to_thread(Exit.read, kept.folder)
+        found = await bounded(FOLDER_SECONDS, Exit.read, kept.folder)
         if found is not None or inspected is None:
             return found or Exit(code=None)
         state = inspected["State"]
         ended = Exit(code=int(state["ExitCode"]), oom_kills=int(bool(state.get("OOMKilled"))))
         try:
             output = await self._engine(kept).output(kept.name)
-            await asyncio.to_thread(keep, kept, ended, output, at=moment(state.get("FinishedAt")))
+            await bounded(FOLDER_SECONDS, keep, kept, ended, output, at=moment(state.get("FinishedAt")))
         except (EngineError, OSError) as error:  # the engine still has both
             log.warning("%s: output and exit status are not kept (%s)", kept.folder, error)
         return ended

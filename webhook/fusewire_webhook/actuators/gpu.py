@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import Any, Protocol
 
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the kernel's first PID namespace (``PROC_PID_INIT_INO``)."""
@@ -66,33 +61,3 @@ class NvmlGpuMemory:
                 return None
             self._nvml = pynvml
         return self._nvml
-
-
-async def bounded(call: Callable[[], T], seconds: float) -> T | None:
-    """What ``call`` returns, from a thread of its own; None where it takes longer (a driver that hangs).
-
-    A thread that hangs is left behind as a daemon: it must hold up neither the event loop nor its end.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def deliver(set_answer: Callable[[Any], None], value: Any) -> None:
-        if not answer.done():
-            set_answer(value)
-
-    def work() -> None:
-        set_answer: Callable[[Any], None] = answer.set_result
-        try:
-            value: Any = call()
-        except Exception as error:
-            set_answer, value = answer.set_exception, error
-        try:
-            loop.call_soon_threadsafe(deliver, set_answer, value)
-        except RuntimeError:  # the loop ended before the driver answered
-            return
-
-    threading.Thread(target=work, name="fusewire-gpu", daemon=True).start()
-    try:
-        return await asyncio.wait_for(answer, seconds)
-    except TimeoutError:
-        return None

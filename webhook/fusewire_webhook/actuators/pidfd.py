@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from fusewire_webhook.actuators.tree import ProcessId, ProcessTable
 
 
-async def until_ended(table: ProcessTable, processes: Sequence[ProcessId], seconds: float | None = None) -> bool:
-    """Wait until every one of these processes has ended; False: ``seconds`` passed first."""
+async def until_ended(
+    table: ProcessTable, processes: Sequence[ProcessId], seconds: float | None = None, *, executor: Executor
+) -> bool:
+    """Wait until every one of these processes has ended; False: ``seconds`` passed first.
 
-    fds = await _open(table, processes)
+    ``executor`` is where the process table is read.
+    """
+    fds = await _open(table, processes, executor)
     try:
         async with asyncio.timeout(seconds):
             for fd in fds:
@@ -26,13 +31,13 @@ async def until_ended(table: ProcessTable, processes: Sequence[ProcessId], secon
     return True
 
 
-async def _open(table: ProcessTable, processes: Sequence[ProcessId]) -> list[int]:
+async def _open(table: ProcessTable, processes: Sequence[ProcessId], executor: Executor) -> list[int]:
     """pidfds of those of the processes that were not reaped; a cancelled caller leaves none open."""
 
     def open_all() -> list[int]:
         return [fd for process in processes if (fd := table.open(process)) is not None]
 
-    opening = asyncio.ensure_future(asyncio.to_thread(open_all))
+    opening = asyncio.get_running_loop().run_in_executor(executor, open_all)
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
