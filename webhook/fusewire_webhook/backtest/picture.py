@@ -1,14 +1,18 @@
-"""A picture per run: its signals over rows, the labelled onset, and when rules were pending and tripped."""
+"""A picture per run: its signals and the levels at which rules trip, the labelled onset, doubt and trip."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fusewire_webhook.backtest.verdict import Verdict
 from fusewire_webhook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = ("episode_return", "approx_kl", "policy_entropy", "value_loss", "grad_norm", "policy_loss")
 """Signals that get a panel, in this order; a log that has none of them shows those that it has."""
@@ -47,14 +51,13 @@ def draw(verdict: Verdict, folder: Path) -> Path:
         panel.set_ylabel(name, fontsize=8)
         if finite.any() and np.ptp(np.abs(column.values[finite])) > 1e4:
             panel.set_yscale("symlog")
+        _draw_limit(panel, verdict, name)
         if log.first_bad_row is not None:
             panel.axvline(log.first_bad_row, color="#e08e0b", linestyle="--", linewidth=1)
-        for rule in verdict.rules:
-            if rule.action in ("trip", "hold"):
-                panel.plot(
-                    rule.pending_rows, [0.02] * len(rule.pending_rows), "|", color="#8e44ad",
-                    transform=panel.get_xaxis_transform(),
-                )  # fmt: skip
+        panel.plot(
+            verdict.pending_rows, [0.02] * len(verdict.pending_rows), "|", color="#8e44ad",
+            transform=panel.get_xaxis_transform(),
+        )  # fmt: skip
         if verdict.tripped_row is not None:
             panel.axvline(verdict.tripped_row, color="#c0392b", linewidth=1.2)
     tripped = (
@@ -66,3 +69,18 @@ def draw(verdict: Verdict, folder: Path) -> Path:
     path = folder / f"{log.id}.png"
     figure.savefig(path, dpi=90)
     return path
+
+
+def _draw_limit(panel: Axes, verdict: Verdict, signal: str) -> None:
+    """The level at which a rule trips, where the panel has room for it: the signal keeps its scale."""
+    rows, levels = verdict.limits.get(signal, ((), ()))
+    low, high = panel.get_ylim()
+    room = high - low
+    shown = [level if low - room <= level <= high + room else np.nan for level in levels]
+    if np.isfinite(shown).any():
+        panel.plot(rows, shown, linestyle="--", linewidth=0.9, color="#c0392b")
+    elif len(levels):
+        panel.text(
+            0.995, 0.9, f"limit outside: {levels[-1]:.3g}", fontsize=7, color="#c0392b", ha="right", va="top",
+            transform=panel.transAxes,
+        )  # fmt: skip

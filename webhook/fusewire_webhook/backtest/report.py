@@ -134,7 +134,7 @@ def _then(verdict: Verdict) -> str:
         return ""
     row = verdict.breaker.rollback_row
     origin = "from scratch" if row is None else f"from row {row}"
-    return f"again {origin}, learning rate × {verdict.breaker.lr_scale:g}"
+    return f"again {origin}, lr × {verdict.breaker.lr_scale:g}"
 
 
 def _style(verdict: Verdict) -> str:
