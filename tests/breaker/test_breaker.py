@@ -223,6 +223,29 @@ def test_the_rate_doubles_back_at_the_next_start() -> None:
     assert world.exit(1).lr_scale == 1.0
 
 
+def test_a_reset_doubles_the_rate_back_unless_a_divergence_had_locked() -> None:
+    """The raise that was due outlives a lockout by crashes; after a divergence it would be the wrong answer."""
+    for failure_class, lr_scale in (("infrastructure", 1.0), ("divergence", 0.5)):
+        world = trained(100, 200, watch_steps=100)
+        world.alert()
+        world.train(400)
+        world.snapshot(promoted=True)
+        world.declare(Policy(infrastructure_failures=1, divergences_per_run=1))
+        assert world.alert(failure_class=failure_class).phase == "locked"
+        world.command("reset")
+        assert world.settle().lr_scale == lr_scale
+
+
+def test_the_scale_of_an_attempt_is_what_it_was_started_with() -> None:
+    """The journal's word on an attempt that runs wins over what this fusewire would have asked for."""
+    world = trained(100)
+    world.die(1)
+    while world.state.stage != "start":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.submit(AttemptStarted(attempt=1, handle={}, lr_scale=0.25))
+    assert world.state.lr_scale == 0.25
+
+
 def test_a_divergence_after_the_incident_halves_what_had_just_failed() -> None:
     """The raise that was due is dropped: repeating the rate that has just diverged would change nothing."""
     world = trained(100, 200, watch_steps=100)
@@ -456,6 +479,31 @@ def test_a_divergence_alert_before_the_restart_turns_a_crash_into_a_divergence()
     world.submit(trip(0))
     state = world.settle()
     assert (state.divergences_run, state.infrastructure_failures, state.lr_scale) == (1, 0, 0.5)
+    assert state.restarts_in_a_row == 0
+
+
+def test_a_crash_that_was_a_divergence_gives_back_no_more_than_it_took() -> None:
+    """A promotion in between has restored the budget of crashes already."""
+    world = trained(100)
+    snapshot = world.snapshot(promoted=False)
+    world.train(120)
+    world.die(1)
+    while world.state.stage != "backoff":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.command("promote", snapshot=snapshot)
+    world.submit(world.perform(owed(world.state)[0]))
+    world.submit(trip(0))
+    state = world.settle()
+    assert (state.divergences_run, state.infrastructure_failures, state.restarts_in_a_row) == (1, 0, 0)
+
+
+def test_an_alert_during_the_stop_of_a_hung_attempt_is_no_second_trip() -> None:
+    """An attempt that lives when it trips has used its trip, whatever is found out while it is stopped."""
+    world = trained(100)
+    world.submit(trip(0, name="Hang", failure_class="infrastructure"))
+    assert world.state.stage == "stop"
+    state = world.alert()
+    assert (state.trips_infrastructure, state.trips_divergence, state.restarts_in_a_row) == (1, 0, 1)
 
 
 def test_a_late_classification_is_recorded_only() -> None:

@@ -179,7 +179,7 @@ class World:
                 return PurgeFinished(exit_code=3 if fails else 0)
             case WaitBackoff(name=name):
                 return TimerElapsed(name=name)
-            case StartAttempt(attempt=attempt):
+            case StartAttempt(attempt=attempt, lr_scale=lr_scale):
                 if fails and attempt not in self.alive:
                     return StartFailed(attempt=attempt, reason="no such file")
                 assert attempt in self.alive or attempt not in self.ever_started, "an attempt lives once"
@@ -187,7 +187,7 @@ class World:
                 self.ever_started.add(attempt)
                 assert len(self.alive) == 1, f"attempts {self.alive} live at once"
                 self.step = self.state.resumed_step
-                return AttemptStarted(attempt=attempt, handle={"attempt": attempt})
+                return AttemptStarted(attempt=attempt, handle={"attempt": attempt}, lr_scale=lr_scale)
             case PromoteSnapshot(name=name):
                 snapshot = next((s for s in self.disk if s.name == name), None)
                 if snapshot is None:
@@ -222,6 +222,7 @@ class World:
         if state.incident is not None:
             assert state.incident.divergences <= max(p.divergences_per_incident for p in self.policies)
         assert state.divergences_run <= max(p.divergences_per_run for p in self.policies)
+        assert min(state.infrastructure_failures, state.restarts_in_a_row) >= 0
         assert state.infrastructure_failures <= max(p.infrastructure_failures for p in self.policies)
         if (
             state.divergences_run > before.divergences_run

@@ -197,7 +197,7 @@ def reset(state: RunState, words: str, *, target: str | None, scratch: bool) -> 
         reason=words,
         stages=("stop", *middle, "start"),
         target=target if named else newest,
-        lr_scale=state.lr_scale,
+        lr_scale=state.lr_scale if state.dirty else next_lr_scale(state),
         reseed=state.dirty and state.policy.new_seed,
         person=True,
     )

@@ -141,8 +141,10 @@ def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
     if procedure.cause != "infrastructure":
         return state
     refund = 0 if procedure.free else 1
-    failures = state.infrastructure_failures - refund
-    state = state.but(infrastructure_failures=failures)
+    state = state.but(
+        infrastructure_failures=max(0, state.infrastructure_failures - refund),
+        restarts_in_a_row=max(0, state.restarts_in_a_row - 1),
+    )
     return procedures.diverged(state, trip.words, step=trip.step, alert=trip.alert)
 
 
@@ -251,7 +253,7 @@ def _steps_watched(state: RunState, event: StepsWatched) -> RunState:
 def _attempt_started(state: RunState, event: AttemptStarted) -> RunState:
     if event.attempt != state.attempt or state.live:
         return state
-    state = state.but(live=True, handle=event.handle)
+    state = state.but(live=True, handle=event.handle, lr_scale=event.lr_scale)
     procedure = state.procedure
     if procedure is None or procedure.stages[0] != "start":
         return state
