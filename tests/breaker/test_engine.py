@@ -138,6 +138,20 @@ async def test_an_observed_attempt_is_promoted_and_then_guarded(tmp_path: Path) 
         assert (state.resumed_from, actuator.stops) == (target, [(RUN, 0)])
 
 
+@pytest.mark.parametrize("sign", ["exporter.json", "last-values.json", "scrape", ""])
+async def test_an_exit_0_completes_only_what_never_attached(tmp_path: Path, sign: str) -> None:
+    """Exit 0 without run.complete() is no completion of a trainer that left any sign of having attached."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        if sign == "scrape":
+            guard.evidence.steps[RUN, 0] = 3
+        elif sign:
+            (guard.run_dir / "attempts" / "000" / sign).write_text("{}")
+        guard.actuator.exit(RUN, 0, 0)
+        state = await guard.until(lambda s: s.phase == "completed" or (s.attempt == 1 and s.live))
+        assert (state.phase == "completed") == (sign == "")
+
+
 @dataclass(kw_only=True)
 class Hold:
     """Lets a thread wait at a point that the test has chosen."""

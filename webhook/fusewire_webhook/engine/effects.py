@@ -54,6 +54,7 @@ from fusewire_webhook.engine.launching import (
     ATTEMPTS,
     COMPLETED_FILE,
     EXPORTER_FILE,
+    LAST_VALUES_FILE,
     attempt_folder,
     launch_of,
     parameters_of,
@@ -71,7 +72,7 @@ log = logging.getLogger(__name__)
 READ_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 """Waits before a snapshot that could not be read is tried again: a file server may be away for a while."""
 LAST_STEP_SECONDS = 5.0
-"""Longest wait for the last step of a stopped attempt: it only sharpens a figure."""
+"""Longest wait for the last step of an attempt that has ended: it sharpens a figure, or is one sign of several."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -154,10 +155,7 @@ class Effects:
         if not gone.confirmed:
             return StopUnconfirmed(attempt=attempt, reason=gone.reason or "not every process is seen gone")
         seconds = time.monotonic() - started
-        step: int | None = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_STEP_SECONDS):
-                step = await self._evidence.last_step(self.run, attempt)
+        step = await self._last_step(attempt)
         self.endpoint.forget(attempt)
         return StopConfirmed(
             attempt=attempt, exit_code=gone.exit_code, seconds=seconds, killed=gone.killed, gpu=gone.gpu, step=step
@@ -213,9 +211,22 @@ class Effects:
             attempt=attempt,
             exit_code=status.exit_code,
             completed=await self.blocking((folder / COMPLETED_FILE).exists),
-            attached=await self.blocking((folder / EXPORTER_FILE).exists),
+            attached=await self._attached(attempt, folder),
             reason=status.reason,
         )
+
+    async def _attached(self, attempt: int, folder: Path) -> bool:
+        """Had the trainer attached? Any sign counts: a disk that was full for a while takes only some."""
+        for name in (EXPORTER_FILE, LAST_VALUES_FILE):
+            if await self.blocking((folder / name).exists):
+                return True
+        return await self._last_step(attempt) is not None
+
+    async def _last_step(self, attempt: int) -> int | None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_STEP_SECONDS):
+                return await self._evidence.last_step(self.run, attempt)
+        return None
 
     async def _back_off(self, action: WaitBackoff) -> Event:
         await self._sleep(action.seconds)

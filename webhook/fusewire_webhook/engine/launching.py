@@ -16,6 +16,7 @@ from fusewire_webhook.settings.config import RunConfig
 ATTEMPTS = "attempts"
 SNAPSHOTS = "snapshots"
 EXPORTER_FILE = "exporter.json"
+LAST_VALUES_FILE = "last-values.json"
 COMPLETED_FILE = "completed.json"
 OUTPUT_FILE = "output.log"
 
