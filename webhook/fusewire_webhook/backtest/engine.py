@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fusewire_webhook.backtest.exposure import Exposure, expose
-from fusewire_webhook.backtest.model import Floats, RunLog
+from fusewire_webhook.backtest.exposure import expose
+from fusewire_webhook.backtest.model import Exposure, Floats, RunLog
 from fusewire_webhook.backtest.pack import Pack, left_out, relevant
 from fusewire_webhook.backtest.pruning import LIMIT
 from fusewire_webhook.errors import ConfigError
@@ -157,7 +157,8 @@ def _filled(ordered: Sequence[Plan], capacity: float) -> list[list[Plan]]:
 def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) -> list[dict[str, Heard]]:
     names = frozenset().union(*(pack.names for pack in packs))
     exposures = [
-        expose(
+        plan.log.stored
+        or expose(
             plan.log,
             plan.seconds,
             scrape_seconds=setting.scrape_seconds,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +14,15 @@ from fusewire.phases import Phases
 from fusewire.recorder import Recorder
 from fusewire.saving import SnapshotMetrics
 from fusewire.signals import CATALOGUE
-from fusewire_webhook.backtest.model import Floats, RunLog
+from fusewire_webhook.backtest.model import Exposure, Floats, RunLog
 from fusewire_webhook.watch.prometheus import label_value
 
 RETURN_WINDOW = 100
 """Updates; the default of a run's configuration."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exposure:
-    """One run, scraped."""
-
-    run: str
-    scrapes: int
-    series: dict[str, str]
-    """Selector to values in promtool's notation."""
+STALE = np.uint64(0x7FF0000000000002).view(np.float64)
+"""The NaN that stands for a sample that is missing; Prometheus marks the end of a series with its bits."""
 
 
 def expose(
@@ -68,38 +61,39 @@ def expose(
                     if key not in collected:
                         collected[key] = (scrape, array("d"))
                     collected[key][1].append(sample.value)
-    target = _target(log)
+    target = {"job": "fusewire", "instance": "backtest", "run": log.id, "attempt": "0", "algorithm": log.algorithm}
     return Exposure(
         run=log.id,
         scrapes=scrapes,
-        series={_selector(key, target): _notation(first, values) for key, (first, values) in collected.items()},
+        series={
+            selector({"__name__": name, **target, **_labels(labels)}): notation(first, values)
+            for (name, *labels), (first, values) in collected.items()
+        },
     )
 
 
-def rows_seen(seconds: Floats, scrape_seconds: float) -> npt.NDArray[np.int64]:
-    """For each scrape the number of rows that it can see; the last scrape sees all."""
-    scrapes = int(np.ceil(seconds[-1] / scrape_seconds - 1e-6)) + 1
+def rows_seen(seconds: Floats, scrape_seconds: float, *, scrapes: int | None = None) -> npt.NDArray[np.int64]:
+    """For each scrape the number of rows that it can see; by default the last is the first to see all."""
+    if scrapes is None:
+        scrapes = int(np.ceil(seconds[-1] / scrape_seconds - 1e-6)) + 1
     instants = (np.arange(scrapes) + 1e-6) * scrape_seconds  # in spite of rounding
     return np.searchsorted(seconds, instants, side="right")
 
 
-def _selector(key: tuple[str, ...], target: str) -> str:
-    """``key`` is the name of a series, the names of its labels, and their values."""
-    name, *labels = key
-    half = len(labels) // 2
-    pairs = zip(labels[:half], labels[half:], strict=True)
-    return f"{name}{{{target}{''.join(f',{label}={label_value(value)}' for label, value in pairs)}}}"
+def selector(labels: Mapping[str, str]) -> str:
+    """A series, ``__name__`` among its labels, in promtool's notation."""
+    pairs = (f"{name}={label_value(value)}" for name, value in labels.items() if name != "__name__")
+    return f"{labels['__name__']}{{{','.join(pairs)}}}"
 
 
-def _target(log: RunLog) -> str:
-    return (
-        f'job="fusewire",instance="backtest",run={label_value(log.id)},attempt="0",'
-        f"algorithm={label_value(log.algorithm)}"
-    )
+def _labels(pairs: Sequence[str]) -> dict[str, str]:
+    """``pairs`` are the names of the labels and then their values."""
+    half = len(pairs) // 2
+    return dict(zip(pairs[:half], pairs[half:], strict=True))
 
 
-def _notation(first: int, values: array[float]) -> str:
-    """promtool's notation: ``_x3`` is three missing scrapes, ``5x3`` is 5 four times."""
+def notation(first: int, values: array[float]) -> str:
+    """promtool's notation: ``_x3`` is three missing scrapes, ``5x3`` is 5 four times, a gap starts ``stale``."""
     parts = [f"_x{first}"] if first else []
     data = np.frombuffer(values)
     bits = data.view(np.int64)  # equal bits: NaN repeats too
@@ -107,7 +101,9 @@ def _notation(first: int, values: array[float]) -> str:
     lengths = np.diff(np.append(starts, len(data)))
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         value = float(data[start])
-        if not np.isfinite(value):  # promtool repeats numbers only
+        if bits[start] == STALE.view(np.int64):
+            parts += ["stale", *([f"_x{length - 1}"] if length > 1 else [])]
+        elif not np.isfinite(value):  # promtool repeats numbers only
             parts += ["NaN" if np.isnan(value) else "Inf" if value > 0 else "-Inf"] * length
         else:
             parts.append(repr(value) if length == 1 else f"{value!r}x{length - 1}")

@@ -1,92 +1,160 @@
-"""A run as a live Prometheus remembers it: the signals' last values over a range, one row a scrape."""
+"""A run as a live Prometheus remembers it: the stored series themselves, which the rules saw and see again."""
 
 from __future__ import annotations
 
 import asyncio
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import aiohttp
 import numpy as np
+import numpy.typing as npt
 
 from fusewire.signals import CATALOGUE
-from fusewire_webhook.backtest.model import Column, Floats, LogError, RunLog
+from fusewire_webhook.backtest.exposure import STALE, notation, selector
+from fusewire_webhook.backtest.model import Column, Exposure, Floats, LogError, RunLog
 from fusewire_webhook.watch.prometheus import Prometheus, Series, matchers
 
+MOST_POINTS = 10_000
+"""Of a series in one answer; Prometheus gives at most 11,000."""
 
-def read_live(url: str, *, run: str, attempt: int | None, range_seconds: float, scrape_seconds: float) -> RunLog:
+
+def read_live(
+    url: str,
+    *,
+    run: str,
+    attempt: int | None,
+    range_seconds: float,
+    scrape_seconds: float,
+    names: Collection[str],
+) -> RunLog:
     """The last ``range_seconds`` of a run, of one attempt or of its newest in that time.
 
-    Only scrapes after which the update counter had moved become rows. A trainer that makes several updates between
-    two scrapes is seen once for them: rules that count updates in a row are then judged on fewer of them.
+    The log carries the stored series as its exposure. What happened between two scrapes is in them as far as the
+    exporter folded it (``run_min``, ``run_max``, counters). Its rows are the scrapes after which the update counter
+    had moved, each with the last value of every signal that was reported since the row before.
+
+    Args:
+        names: series that the rules read.
 
     Raises:
         LogError: Prometheus knows nothing of the run in that range.
         PrometheusError: it does not answer.
     """
-    return asyncio.run(_read(url, run, attempt, range_seconds, scrape_seconds))
+    identity = matchers(run=run) if attempt is None else matchers(run=run, attempt=attempt)
+    return asyncio.run(_read(url, run, identity, names, _Past(span=range_seconds, step=scrape_seconds)))
 
 
-async def _read(url: str, run: str, attempt: int | None, span: float, step: float) -> RunLog:
+async def _read(url: str, run: str, identity: str, names: Collection[str], past: _Past) -> RunLog:
     async with aiohttp.ClientSession() as session:
         client = Prometheus(url, session=session, timeout=60.0)
         end = await client.now()
-        identity = matchers(run=run) if attempt is None else matchers(run=run, attempt=attempt)
-        updates = await client.query_range(
-            f"max by (attempt) (rl_updates_total{identity})", start=end - span, end=end, step=step
-        )
+        updates = await past.series(client, f"max by (attempt, algorithm) (rl_updates_total{identity})", end)
         if not updates:
-            raise LogError(f"{url}: no run {run!r} in the last {span:g} s; look at its labels run and attempt")
+            raise LogError(f"{url}: no run {run!r} in the last {past.span:g} s; look at its labels run and attempt")
         newest = max(updates, key=lambda series: int(series.labels.get("attempt", "0")))
         number = newest.labels.get("attempt", "0")
-        start, counted = _grid(newest, step)
+        wanted = sorted({*names, "rl_reports_total", *(f"rl_{signal.name}" for signal in CATALOGUE)})
         chosen = matchers(run=run, attempt=number)
-        columns = {
-            signal.name: values
-            for signal in CATALOGUE
-            for values in [
-                _on_grid(
-                    await client.query_range(
-                        f"max by (run) (rl_{signal.name}{chosen})", start=end - span, end=end, step=step
-                    ),
-                    start,
-                    step,
-                    len(counted),
-                )
-            ]
-            if values is not None
-        }
+        found = [series for name in wanted for series in await past.series(client, name + chosen, end)]
+    grid = _Grid(newest, past.step)
+    counted = grid.held(newest)
     moved = np.concatenate(([True], np.diff(counted) != 0))
-    kept = {
-        name: Column(values=column.values[moved], reported=column.reported[moved])
-        for name, column in columns.items()
-        if column.reported[moved].any()
-    }
-    if not kept:
-        raise LogError(f"{url}: run {run!r} reported no known signal in the last {span:g} s")
+    columns = dict(_columns(found, grid, moved))
+    if not columns:
+        raise LogError(f"{url}: run {run!r} reported no known signal in the last {past.span:g} s")
     return RunLog(
-        id=f"{run}-{number}",
-        columns=kept,
+        id=run,
+        columns=columns,
         steps=counted[moved],
-        seconds=np.arange(len(counted), dtype=np.float64)[moved] * np.float64(step),
-        notes=("read from Prometheus: one row a scrape in which the update counter had moved",),
+        seconds=np.arange(len(counted), dtype=np.float64)[moved] * np.float64(past.step),
+        algorithm=newest.labels.get("algorithm", ""),
+        stored=Exposure(
+            run=run,
+            scrapes=len(counted),
+            series={
+                selector(series.labels): notation(0, array("d", grid.placed(series)))
+                for series in found
+                if series.labels["__name__"] in names
+            },
+        ),
+        notes=(
+            f"attempt {number}, judged by the stored series; a row is a scrape with new updates",
+            *_unseen(counted),
+        ),
     )
 
 
-def _grid(series: Series, step: float) -> tuple[float, Floats]:
-    """Time of the first point, and the counter at each step from there on; gaps repeat what was before."""
-    times = np.array([time for time, _ in series.points])
-    indices = np.rint((times - times[0]) / step).astype(np.int64)
-    values = np.full(indices[-1] + 1, np.nan)
-    values[indices] = [value for _, value in series.points]
-    latest = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
-    return float(times[0]), values[latest]
+@dataclass(frozen=True, kw_only=True)
+class _Past:
+    """A stretch of time before some instant, in seconds."""
+
+    span: float
+    step: float
+
+    async def series(self, client: Prometheus, expr: str, end: float) -> list[Series]:
+        """Like :meth:`Prometheus.query_range`, in as many parts as it takes."""
+        points: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+        steps = int(self.span / self.step)
+        for first in range(0, steps + 1, MOST_POINTS):
+            last = min(first + MOST_POINTS - 1, steps)
+            start, stop = (end - (steps - number) * self.step for number in (first, last))
+            for series in await client.query_range(expr, start=start, end=stop, step=self.step):
+                points.setdefault(tuple(sorted(series.labels.items())), []).extend(series.points)
+        return [Series(labels=dict(labels), points=tuple(known)) for labels, known in points.items()]
 
 
-def _on_grid(found: list[Series], start: float, step: float, length: int) -> Column | None:
-    if not found:
-        return None
-    values, reported = np.full(length, np.nan), np.zeros(length, np.bool_)
-    for time, value in found[0].points:
-        index = round((time - start) / step)
-        if 0 <= index < length:
-            values[index], reported[index] = value, True
-    return Column(values=values, reported=reported)
+class _Grid:
+    """The scrapes from the first to the last one that showed the run."""
+
+    def __init__(self, updates: Series, step: float) -> None:
+        self._start = updates.points[0][0]
+        self._step = step
+        self._length = self._indices(updates)[-1] + 1
+
+    def placed(self, series: Series) -> Floats:
+        """[scrapes]; :data:`STALE` where the series was not there."""
+        values = np.full(self._length, STALE)
+        indices = self._indices(series)
+        inside = (indices >= 0) & (indices < self._length)
+        values[indices[inside]] = np.array([value for _, value in series.points])[inside]
+        return values
+
+    def held(self, series: Series) -> Floats:
+        """[scrapes]; where the series was not there, what it was before."""
+        values = self.placed(series)
+        latest = np.maximum.accumulate(np.where(np.isnan(values), 0, np.arange(len(values))))
+        return values[latest]
+
+    def _indices(self, series: Series) -> npt.NDArray[np.int64]:
+        times = np.array([time for time, _ in series.points])
+        return np.rint((times - self._start) / self._step).astype(np.int64)
+
+
+def _columns(found: list[Series], grid: _Grid, moved: npt.NDArray[np.bool_]) -> Iterator[tuple[str, Column]]:
+    """A gauge stays when nobody reports it: whether a row reported a signal is what its counter of reports says."""
+    found = sorted(found, key=lambda series: len(series.points))  # of a name the longest counts
+    gauges = {series.labels["__name__"]: grid.placed(series) for series in found}
+    counters = {
+        series.labels.get("signal"): grid.held(series)[moved]
+        for series in found
+        if series.labels["__name__"] == "rl_reports_total"
+    }
+    for signal in CATALOGUE:
+        if (values := gauges.get(f"rl_{signal.name}")) is None:
+            continue
+        there = (values.view(np.int64) != STALE.view(np.int64))[moved]
+        counted = counters.get(signal.name)
+        reported = there if counted is None else there & (np.diff(counted, prepend=0.0) != 0)
+        if reported.any():
+            yield signal.name, Column(values=values[moved], reported=reported)
+
+
+def _unseen(counted: Floats) -> Iterator[str]:
+    moves = np.diff(counted)
+    if unseen := int(np.clip(moves - 1, 0, None).sum()):
+        yield (
+            f"{unseen:,} of {int(moves.clip(0).sum()) + 1:,} updates lay between two scrapes: pictures lack them, "
+            "the rules know them from run_min, run_max and the counters"
+        )

@@ -36,6 +36,16 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """One run, scraped."""
+
+    run: str
+    scrapes: int
+    series: dict[str, str]
+    """Selector to values in promtool's notation."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLog:
     """One recorded run. Rows are policy updates, in the order in which they were written."""
 
@@ -52,6 +62,8 @@ class RunLog:
     """``healthy``, ``noisy_but_fine``, ``collapsed_reward`` …; empty: not labelled."""
     first_bad_row: int | None = None
     """Row, counted from 0, at which the failure began."""
+    stored: Exposure | None = None
+    """What Prometheus has scraped of it, where that is known; else it is made from the rows."""
     notes: tuple[str, ...] = field(default=())
     """What was odd about the file and how it was read."""
 

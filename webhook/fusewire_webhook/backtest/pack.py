@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fusewire.metrics import sample_names
-from fusewire_webhook.backtest.pruning import live_rules, reads
+from fusewire_webhook.backtest.pruning import ALERTS, live_rules, reads
 from fusewire_webhook.errors import ConfigError
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
@@ -43,6 +43,11 @@ class Pack:
         found = {read.name for _, rule in self.rules() for read in reads(str(rule["expr"]))}
         named = frozenset(name for name in found if name is not None)
         return named | sample_names() if None in found else named
+
+    @property
+    def scraped(self) -> frozenset[str]:
+        """Of the series that the pack reads, those that neither its rules nor Prometheus make."""
+        return self.names.difference((rule.get("record") for _, rule in self.rules()), ALERTS)
 
     @property
     def interval(self) -> float:

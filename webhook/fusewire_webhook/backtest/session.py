@@ -48,12 +48,14 @@ def plan(logs: Sequence[RunLog], options: Options, *, scrape_seconds: float) -> 
         try:
             if log.id in known:
                 raise LogError(f"{log.id}: two logs have this name; rename one of the files")
-            seconds = times(log, options.clock, scrape_seconds=scrape_seconds)
+            clock = RowClock(kind="log") if log.stored else options.clock
+            seconds = times(log, clock, scrape_seconds=scrape_seconds)
         except LogError as error:
             errors.append(error)
             continue
         known.add(log.id)
-        plans.append(Plan(log=log, seconds=seconds, seen=rows_seen(seconds, scrape_seconds)))
+        scrapes = log.stored.scrapes if log.stored else None
+        plans.append(Plan(log=log, seconds=seconds, seen=rows_seen(seconds, scrape_seconds, scrapes=scrapes)))
     return plans, errors
 
 

@@ -86,7 +86,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
     console, out = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160)
     pack = _pack(arguments.rules or ())
     options = _options(arguments)
-    logs, errors = _logs(arguments, scrape_seconds=options.scrape_seconds or pack.interval)
+    logs, errors = _logs(arguments, pack, scrape_seconds=options.scrape_seconds or pack.interval)
     print(f"time: {options.clock}, scraped every {options.scrape_seconds or pack.interval:g} s", file=sys.stderr)
     _print_lines(_unknown_reads(pack))
     _print_lines(_idle_overrides(pack, logs))
@@ -226,7 +226,9 @@ def _options(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _logs(arguments: argparse.Namespace, *, scrape_seconds: float) -> tuple[list[RunLog], list[LogError]]:
+def _logs(
+    arguments: argparse.Namespace, pack: Pack, *, scrape_seconds: float
+) -> tuple[list[RunLog], list[LogError]]:
     import dataclasses  # noqa: PLC0415
 
     from fusewire_webhook.backtest.model import LogError  # noqa: PLC0415
@@ -252,6 +254,7 @@ def _logs(arguments: argparse.Namespace, *, scrape_seconds: float) -> tuple[list
                 attempt=arguments.attempt,
                 range_seconds=span,
                 scrape_seconds=scrape_seconds,
+                names=pack.scraped,
             )
         )
     elif not arguments.logs:
