@@ -152,9 +152,13 @@ def _alert(entry: Any) -> Alert:
 
 
 def _texts(value: Any, name: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+    if not isinstance(value, dict):
         raise _BadAlertError(f"{name} is no object of texts")
-    if all(key.isascii() and text.isascii() for key, text in value.items()):
+    try:
+        everything = "".join([*value, *value.values()])
+    except TypeError:
+        raise _BadAlertError(f"{name} is no object of texts") from None
+    if everything.isascii():
         return value
     return {_storable(key): _storable(text) for key, text in value.items()}
 

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from fusewire_webhook.settings.redact import Secret
 
@@ -28,7 +28,7 @@ def cookie_name(request: web.Request) -> str:
 
 def cookie_of(request: web.Request) -> str:
     """The session cookie that came with the request; empty: none did."""
-    return request.cookies.get(cookie_name(request), "")
+    return request.cookies.get(cookie_name(request), "") if hdrs.COOKIE in request.headers else ""
 
 
 def issue(token: Secret, *, until: float) -> str:
