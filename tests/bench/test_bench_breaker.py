@@ -1,21 +1,17 @@
-"""The breaker's budgets: durable appends, replay of a long journal, a thousand runs that trip at once."""
+"""The breaker's budgets: durable appends, and the replay of a long journal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
-import re
 import sqlite3
 import statistics
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import (
     AlertReported,
     AttemptStarted,
@@ -29,13 +25,9 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.transition import fold
-from fusewire_webhook.engine.engine import Engine
-from fusewire_webhook.engine.evidence_protocol import ExitEvidence
 from fusewire_webhook.engine.journal import Journal
-from fusewire_webhook.settings.config import RetryConfig, RunConfig
 
 EVENTS = 100_000
-RUNS = 1_000
 
 
 def alert(attempt: int = 0, number: int = 0, *, action: str = "trip") -> AlertReported:
@@ -54,19 +46,6 @@ def alert(attempt: int = 0, number: int = 0, *, action: str = "trip") -> AlertRe
         step=number,
         at=1.0,
     )
-
-
-class Nothing:
-    """Evidence of nothing."""
-
-    async def exit_evidence(self, run: str, attempt: int, run_dir: Path) -> ExitEvidence:
-        return ExitEvidence(failure_class="infrastructure")
-
-    async def last_step(self, run: str, attempt: int) -> int | None:
-        return None
-
-    async def unclean_since(self, run: str, attempt: int, snapshot: str) -> tuple[str, ...] | None:
-        return ()
 
 
 @pytest.mark.bench
@@ -150,88 +129,3 @@ async def test_a_journal_of_100_000_events_is_replayed_in_two_seconds(tmp_path: 
     assert state.attempt > 100
     assert replay <= 2.0
     assert replay <= 6 * bare
-
-
-def peak_bytes() -> int:
-    """Most resident memory of this process; ``getrusage`` would count the parent's before ``exec`` too."""
-    [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(peak) * 1024
-
-
-def storm(folder: Path, told: Any) -> None:
-    """A thousand simulated runs trip in the same second, in a process of their own."""
-
-    async def main() -> None:
-        begun: dict[tuple[str, int], list[float]] = {}
-
-        class Stamping(FakeActuator):
-            async def stop(self, handle: dict[str, Any], *, grace_seconds: float) -> Any:
-                begun.setdefault((handle["run"], handle["attempt"]), []).append(time.perf_counter())
-                await asyncio.sleep(0.5)
-                return await super().stop(handle, grace_seconds=grace_seconds)
-
-        config = RunConfig(command=("train",), retry=RetryConfig(settle_seconds=0.0, backoff_seconds=0.0))
-        names = [f"run-{number:04d}" for number in range(RUNS)]
-        journal, actuator = Journal(folder / "journal.db"), Stamping()
-        engine = Engine(
-            runs_dir=folder / "runs",
-            runs=dict.fromkeys(names, config),
-            journal=journal,
-            actuator=actuator,
-            evidence=Nothing(),
-        )
-        await engine.start()
-
-        async def all_at(attempt: int) -> None:
-            async with engine.subscribe() as happenings:
-                waiting = {view.run for view in engine.views() if not (view.attempt == attempt and view.live)}
-                while waiting:
-                    run, _, event = await anext(happenings)
-                    if isinstance(event, AttemptStarted) and event.attempt == attempt:
-                        waiting.discard(run)
-
-        await all_at(0)
-        started = time.perf_counter()
-        await asyncio.gather(*(engine.submit(name, alert(0)) for name in names))
-        journaled = time.perf_counter() - started
-        await all_at(1)
-        restarted = time.perf_counter() - started
-        stops = {key: times for key, times in begun.items() if key[1] == 0}
-        peak = peak_bytes()
-        trips = sum(view.trips["divergence"] for view in engine.views())
-        await engine.close(stop_runs=False)
-        journal.close()
-        told.send(
-            {
-                "journaled": journaled,
-                "begun": max(times[0] for times in stops.values()) - started,
-                "restarted": restarted,
-                "stopped": len(stops),
-                "stops": sum(map(len, stops.values())),
-                "trips": trips,
-                "alive": sum(len(actuator.alive(name)) for name in names),
-                "peak": peak,
-            }
-        )
-
-    asyncio.run(main())
-
-
-@pytest.mark.bench
-def test_a_thousand_runs_trip_in_the_same_second(tmp_path: Path) -> None:
-    """All journaled in 2 s, all stops begun in 5 s, none lost, none twice, in 150 MB."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=storm, args=(tmp_path, sender))
-    child.start()
-    sender.close()
-    figures = receiver.recv()
-    child.join()
-    print(
-        f"\n{RUNS:,} runs trip: journaled {figures['journaled']:.2f} s, stops begun {figures['begun']:.2f} s, "
-        f"all restarted {figures['restarted']:.2f} s, peak {figures['peak'] / 1e6:.0f} MB"
-    )
-    assert figures["stopped"] == figures["stops"] == figures["trips"] == figures["alive"] == RUNS
-    assert figures["journaled"] <= 2.0
-    assert figures["begun"] <= 5.0
-    assert figures["peak"] <= 150e6
