@@ -118,28 +118,97 @@ def test_a_column_that_the_user_names_wins_over_what_a_trainer_state_means(tmp_p
     assert read(path, mapping={"reference_kl": "my_kl", "approx_kl": "kl"}).columns["approx_kl"].values[0] == 0.01
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_events_become_rows_by_step(tmp_path: Path) -> None:
-    """Scalars of one step are one row, in the order of the steps."""
+def test_a_folder_of_checkpoints_is_one_run_with_the_newest_history(tmp_path: Path) -> None:
+    """A Hugging Face trainer leaves a state in each checkpoint, and other JSON beside it that is no log."""
+    for run in ("a", "b"):
+        for step in (90, 500):
+            rows = [{"step": n, "reward": float(n)} for n in range(0, step, 10)]
+            write(tmp_path / run / f"checkpoint-{step}" / "trainer_state.json", json.dumps({"log_history": rows}))
+            write(tmp_path / run / f"checkpoint-{step}" / "config.json", "{}")
+        write(tmp_path / run / "config.json", "{}")
+    final = json.dumps({"log_history": [{"reward": 1.0}]})
+    write(tmp_path / "b" / "trainer_state.json", final)
+    write(tmp_path / "index.csv", "id,label\na,healthy\nb,bad\n")
+    assert [facts["label"] for _, facts in find([tmp_path])[0]] == ["healthy", "bad"]
+    for paths in ([tmp_path], [tmp_path / "a", tmp_path / "b"]):
+        found, errors = find(paths)
+        assert not errors
+        assert [(log.id, log.rows) for log in (read(path) for path, _ in found)] == [("a", 50), ("b", 1)]
+    ((one, _),), _ = find([tmp_path / "a" / "checkpoint-90"])
+    assert (read(one).id, read(one).rows) == ("a", 9)
+
+
+def test_the_export_of_a_weights_and_biases_page_needs_no_mapping(tmp_path: Path) -> None:
+    """Its columns begin with the run's name; several runs in one file are refused."""
+    header = '"Step","run - 1 - train/approx_kl","run - 1 - train/approx_kl__MIN","run - 1 - train/approx_kl__MAX"'
+    log = read(write(tmp_path / "one.csv", f"{header}\n5,0.1,0,9\n6,0.2,0,9\n"))
+    assert log.columns["approx_kl"].values.tolist() == [0.1, 0.2]
+    assert log.steps.tolist() == [5.0, 6.0]
+    two = write(tmp_path / "two.csv", "Step,a - reward,b - reward\n1,2,3\n")
+    with pytest.raises(LogError, match="several runs \\('a', 'b'\\)"):
+        read(two)
+    assert read(two, mapping={"episode_return": "b - reward"}).columns["episode_return"].values.tolist() == [3.0]
+
+
+def test_a_column_that_is_not_there_is_noted(tmp_path: Path) -> None:
+    """A misspelt --column is not lost among columns that are known anyway."""
+    log = read(write(tmp_path / "a.csv", "kl,mine\n1,2\n"), mapping={"episode_return": "mein"})
+    assert log.notes == ("has no column mein, which --column names for episode_return; it has kl, mine",)
+
+
+def event_file(folder: Path, scalars: list[tuple[int, str, float]]) -> None:
+    """Written in this order, a second each."""
     why = "reading TensorBoard needs the extra report"
     event = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason=why)
     summary = pytest.importorskip("tensorboard.compat.proto.summary_pb2", reason=why)
     files = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason=why)
-    writer = files.EventFileWriter(str(tmp_path / "run1"))
-    for step, tag, value in (
-        (1, "rollout/ep_rew_mean", 7.0),
-        (2, "train/approx_kl", 0.5),
-        (1, "train/approx_kl", 0.25),
-    ):
+    writer = files.EventFileWriter(str(folder))
+    for second, (step, tag, value) in enumerate(scalars):
         scalar = summary.Summary(value=[summary.Summary.Value(tag=tag, simple_value=value)])
-        writer.add_event(event.Event(step=step, wall_time=100.0 + step, summary=scalar))
+        writer.add_event(event.Event(step=step, wall_time=100.0 + second, summary=scalar))
     writer.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_events_become_rows_by_step(tmp_path: Path) -> None:
+    """Scalars of one step are one row, in the order of the steps."""
+    scalars = [(1, "rollout/ep_rew_mean", 7.0), (2, "train/approx_kl", 0.5), (1, "train/approx_kl", 0.25)]
+    event_file(tmp_path / "run1", scalars)
     ((path, _),), _ = find([tmp_path / "run1"])
     log = read(path)
     assert log.id == "run1"
     assert log.steps.tolist() == [1.0, 2.0]
     assert log.columns["approx_kl"].values.tolist() == [0.25, 0.5]
     assert log.columns["episode_return"].reported.tolist() == [True, False]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("files", [1, 2])
+def test_what_tensorboard_hides_after_a_restart_is_read_in_the_order_of_writing(tmp_path: Path, files: int) -> None:
+    """A run that went back from step 4 to step 2 shows both attempts, and says that the step went back."""
+    first = [(step, tag, float(step)) for step in range(5) for tag in ("train/approx_kl", "rollout/ep_rew_mean")]
+    second = [
+        (step, tag, 10.0 + step) for step in range(2, 4) for tag in ("train/approx_kl", "rollout/ep_rew_mean")
+    ]
+    event_file(tmp_path / "run", first if files == 2 else first + second)
+    if files == 2:
+        (written,) = (tmp_path / "run").iterdir()
+        written.rename(written.with_name("events.out.tfevents.0"))
+        event_file(tmp_path / "run", second)
+    log = read(tmp_path / "run")
+    assert log.steps.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 3.0]
+    assert log.columns["approx_kl"].values.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 12.0, 13.0]
+    assert log.columns["episode_return"].reported.all()
+    assert log.notes == ("the step goes back 1 times; rows were taken in their order",)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_event_file_that_is_none_is_named(tmp_path: Path) -> None:
+    """Noise instead of records is no traceback."""
+    pytest.importorskip("tensorboard", reason="reading TensorBoard needs the extra report")
+    (tmp_path / "events.out.tfevents.x").write_bytes(b"\xff" * 500)
+    with pytest.raises(LogError, match="no scalars that can be read"):
+        read(tmp_path)
 
 
 def test_a_folder_stands_for_its_logs_and_its_index_labels_them(tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
+from fusewire_webhook.backtest.eventfiles import event_files, rows_of
 from fusewire_webhook.backtest.model import LogError, RunLog
 from fusewire_webhook.backtest.tables import TRAINER_STATE, run_log
 
 INDEX = "index.csv"
 """In a folder of logs: ``id, algorithm, source, label, first_bad_row`` of each."""
+
+TRAINER_STATE_FILE = "trainer_state.json"
+"""Of a Hugging Face trainer, in its output folder or in ``checkpoint-<step>`` below."""
 
 Mapped = Mapping[str, str]
 
@@ -71,6 +76,16 @@ def labelled(log: RunLog, facts: Mapping[str, str]) -> RunLog:
     )
 
 
+def _name(path: Path) -> str:
+    """What a log is called: its file, or the folder of its run where every run's file has the same name."""
+    if path.is_dir():
+        return path.resolve().name
+    if path.name == TRAINER_STATE_FILE:
+        run = path.resolve().parent
+        return run.parent.name if run.name.startswith("checkpoint-") else run.name
+    return path.resolve().parent.name if "tfevents" in path.name else path.stem
+
+
 def _reader(path: Path) -> Callable[[Path, Mapped | None], RunLog] | None:
     if path.is_dir() or "tfevents" in path.name:
         return _read_tensorboard
@@ -80,24 +95,38 @@ def _reader(path: Path) -> Callable[[Path, Mapped | None], RunLog] | None:
 def _under(path: Path) -> list[tuple[Path, dict[str, str]]]:
     if not path.exists():
         raise LogError(f"{path}: no such file or folder")
-    inside = _logs_in(path) if path.is_dir() and not _event_files(path) else [path]
+    inside = _logs_in(path) if path.is_dir() else [path]
     if not inside:
         raise LogError(f"{path}: holds no .csv, .json, .jsonl or TensorBoard event file")
     index = _index(path if path.is_dir() else path.parent)
-    return [(log, index.get(log.stem, {})) for log in inside]
+    return [(log, index.get(_name(log), {})) for log in inside]
 
 
 def _logs_in(folder: Path) -> list[Path]:
+    if (run := _run_in(folder)) is not None:
+        return [run]
+    entries = sorted(folder.iterdir())
     files = [
         path
-        for path in sorted(folder.iterdir())
+        for path in entries
         if path.is_file() and path.name != INDEX and path.suffix in (".csv", ".json", ".jsonl")
     ]
-    return files + [path for path in sorted(folder.iterdir()) if path.is_dir() and _event_files(path)]
+    return files + [run for path in entries if path.is_dir() and (run := _run_in(path)) is not None]
 
 
-def _event_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*tfevents*"))
+def _run_in(folder: Path) -> Path | None:
+    """The log of a folder that belongs to one run: of event files, or of a Hugging Face trainer."""
+    if event_files(folder):
+        return folder
+    states = [folder / TRAINER_STATE_FILE, *(path / TRAINER_STATE_FILE for path in folder.glob("checkpoint-*"))]
+    # each holds the history up to its own step
+    return max(filter(Path.is_file, states), key=_checkpoint, default=None)
+
+
+def _checkpoint(state: Path) -> float:
+    """Step of the checkpoint that a trainer's state belongs to; one that belongs to none is the newest."""
+    number = state.parent.name.removeprefix("checkpoint-")
+    return float(number) if number.isdigit() else math.inf
 
 
 def _index(folder: Path) -> dict[str, dict[str, str]]:
@@ -133,7 +162,7 @@ def _read_csv(path: Path, mapping: Mapped | None) -> RunLog:
                     column.append(row[number] if number < len(row) else "")
         except csv.Error as error:
             raise LogError(f"{path}: line {reader.line_num}: {error}") from error
-    return run_log(path.stem, header, cells, mapping=mapping)
+    return run_log(_name(path), header, cells, mapping=mapping)
 
 
 def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
@@ -142,15 +171,14 @@ def _read_json(path: Path, mapping: Mapped | None) -> RunLog:
             document = json.load(file)
         except ValueError as error:
             raise LogError(f"{path}: not JSON: {error}") from error
+    house = TRAINER_STATE if isinstance(document, dict) and "log_history" in document else {}
     if isinstance(document, dict):
-        if "log_history" in document:
-            mapping = {**TRAINER_STATE, **(mapping or {})}
         document = document.get("log_history", document.get("history"))
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise LogError(
             f"{path}: holds neither a list of rows nor one under log_history (trainer_state.json) or history"
         )
-    return _from_rows(path, document, mapping)
+    return _from_rows(path, document, mapping, house=house)
 
 
 def _read_jsonl(path: Path, mapping: Mapped | None) -> RunLog:
@@ -167,44 +195,15 @@ def _read_jsonl(path: Path, mapping: Mapped | None) -> RunLog:
     return _from_rows(path, rows, mapping)
 
 
-def _from_rows(path: Path, rows: list[dict[str, Any]], mapping: Mapped | None) -> RunLog:
+def _from_rows(
+    path: Path, rows: list[dict[str, Any]], mapping: Mapped | None, *, house: Mapped = MappingProxyType({})
+) -> RunLog:
     header = list(dict.fromkeys(name for row in rows for name in row))
     cells = {name: [row.get(name) for row in rows] for name in header}
-    name = path.parent.name if path.name == "trainer_state.json" and path.parent.name else path.stem
-    return run_log(name, header, cells, mapping=mapping)
+    return run_log(_name(path), header, cells, mapping=mapping, house=house)
 
 
 def _read_tensorboard(path: Path, mapping: Mapped | None) -> RunLog:
-    if importlib.util.find_spec("tensorboard") is None:
-        raise LogError(f"{path}: reading TensorBoard files needs the extra: pip install 'fusewire[report]'")
-    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415 - an extra
-        EventAccumulator,
-    )
-
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
-    rows: dict[int, dict[str, float]] = {}
-    for tag, point in _scalars(events):
-        row = rows.setdefault(point[0], {"step": float(point[0]), "wall_time": point[1]})
-        row[tag] = point[2]
-    if not rows:
-        raise LogError(f"{path}: holds no scalars")
-    ordered = [rows[step] for step in sorted(rows)]
-    header = list(dict.fromkeys(name for row in ordered for name in row))
-    name = path.name if path.is_dir() else path.parent.name or path.stem
-    return run_log(name, header, {key: [row.get(key) for row in ordered] for key in header}, mapping=mapping)
-
-
-def _scalars(events: Any) -> Iterable[tuple[str, tuple[int, float, float]]]:
-    """(tag, (step, Unix seconds, value)) of every scalar, written as such or as a tensor."""
-    from tensorboard.util import tensor_util  # noqa: PLC0415 - an extra
-
-    tags = events.Tags()
-    for tag in tags["scalars"]:
-        for point in events.Scalars(tag):
-            yield tag, (point.step, point.wall_time, point.value)
-    for tag in tags["tensors"]:
-        for point in events.Tensors(tag):
-            value = tensor_util.make_ndarray(point.tensor_proto)
-            if value.size == 1 and value.dtype.kind in "fiu":
-                yield tag, (point.step, point.wall_time, float(value.item()))
+    rows = rows_of(path)
+    header = list(dict.fromkeys(tag for row in rows for tag in row))
+    return run_log(_name(path), header, {tag: [row.get(tag) for row in rows] for tag in header}, mapping=mapping)

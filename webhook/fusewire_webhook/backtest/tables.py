@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ model of an LLM (reference_kl). TRL logs the latter as ``kl`` or ``objective/kl`
 TRAINER_STATE = {"reference_kl": "kl"}
 """Columns that a Hugging Face ``trainer_state.json`` calls otherwise than others do."""
 
-STEP_NAMES = ("step", "global_step", "_step", "train/global_step", "timesteps_total", "rows")
+STEP_NAMES = ("step", "Step", "global_step", "_step", "train/global_step", "timesteps_total", "rows")
 TIME_NAMES = ("time_s", "_runtime", "relative_time", "time_total_s", "seconds")
 """Seconds since the start; ``_timestamp`` and ``wall_time`` (Unix seconds) are made relative."""
 STAMP_NAMES = ("_timestamp", "wall_time", "timestamp")
@@ -68,13 +69,18 @@ _EMPTY = ("", "none", "null", "na", "n/a")
 
 def known_columns(names: Iterable[str], mapping: Mapping[str, str] | None = None) -> dict[str, str]:
     """For each signal that a log has, the column that holds it. ``mapping`` (signal to column) comes first."""
-    present = set(names)
+    present = {_bare(name): name for name in names} | {name: name for name in names}
     chosen = {signal: column for signal, column in (mapping or {}).items() if column in present}
     for signal in CATALOGUE:
         for name in (signal.name, *ALIASES.get(signal.name, ())):
-            if signal.name not in chosen and name in present and name not in chosen.values():
-                chosen[signal.name] = name
+            if signal.name not in chosen and name in present and present[name] not in chosen.values():
+                chosen[signal.name] = present[name]
     return chosen
+
+
+def _bare(name: str) -> str:
+    """``run - column``, as the page of Weights & Biases exports it, without the run."""
+    return name.rpartition(" - ")[2]
 
 
 def run_log(
@@ -83,13 +89,26 @@ def run_log(
     cells: Mapping[str, Sequence[Any]],
     *,
     mapping: Mapping[str, str] | None = None,
+    house: Mapping[str, str] = MappingProxyType({}),
 ) -> RunLog:
     """The run in a table; ``cells`` are its columns, of equal length.
 
+    Args:
+        mapping: columns of signals, as the user names them.
+        house: as the program names them that wrote the file.
+
     Raises:
-        LogError: no row, or no column that is a known signal.
+        LogError: no row, no column that is a known signal, or columns of several runs.
     """
-    signals = known_columns(header, mapping)
+    mapping = mapping or {}
+    signals = known_columns(header, {**house, **mapping})
+    found = {_bare(column) for column in signals.values() if column not in mapping.values() and " - " in column}
+    runs = {column.rpartition(" - ")[0] for column in header if _bare(column) in found and " - " in column}
+    if len(runs) > 1:
+        raise LogError(
+            f"{name}: has columns of several runs ({', '.join(map(repr, sorted(runs)))}); export one run, or "
+            "choose with --column SIGNAL=COLUMN"
+        )
     if not signals:
         raise LogError(
             f"{name}: no column is a known signal (it has: {', '.join(header) or 'none'}); "
@@ -98,7 +117,11 @@ def run_log(
     rows = len(next(iter(cells.values()), ()))
     if not rows:
         raise LogError(f"{name}: no rows")
-    notes: list[str] = []
+    notes = [
+        f"has no column {column}, which --column names for {signal}; it has {', '.join(header)}"
+        for signal, column in mapping.items()
+        if column not in header
+    ]
     columns: dict[str, Column] = {}
     for signal, column in signals.items():
         values, reported, odd = _numbers(cells[column])
