@@ -67,7 +67,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--jobs", type=int, default=min(os.cpu_count() or 1, 8), metavar="N", help="processes at once"
     )
-    live = parser.add_argument_group("a live Prometheus")
+    live = parser.add_argument_group("a live Prometheus, whose stored series are judged")
     live.add_argument("--prometheus", metavar="URL")
     live.add_argument("--run", metavar="NAME")
     live.add_argument("--attempt", type=int, metavar="N", help="default: the newest in the range")
