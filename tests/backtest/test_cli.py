@@ -134,6 +134,17 @@ def test_a_path_that_leads_nowhere_costs_no_other_log(
     assert [run["id"] for run in json.loads(shown.out)["runs"]] == ["bad", "good"]
 
 
+def test_a_prometheus_that_does_not_answer_costs_no_log(
+    logs: Path, rules: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files are reported."""
+    live = ["--prometheus", "http://127.0.0.1:1", "--run", "r"]
+    assert main(["backtest", str(logs), *live, "--rules", rules, "--json", "-", "--jobs", "1"]) == FAILED
+    shown = capsys.readouterr()
+    assert "cannot be reached" in shown.err
+    assert [run["id"] for run in json.loads(shown.out)["runs"]] == ["bad", "good"]
+
+
 def test_a_log_of_other_signals_is_reported_and_drawn(rules: str, tmp_path: Path) -> None:
     """A run that shows only its learning rate has a picture of that."""
     log, target = tmp_path / "lr.csv", tmp_path / "o.json"
@@ -185,6 +196,7 @@ def test_rules_that_are_none_are_one_line(
         (["LOGS", "--sweep", "approx_kl=nan"], "'nan' is no number"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1"], "--run NAME"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "x"], "--range"),
+        (["--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "2d"], "100,000 scrapes"),
     ],
 )
 def test_bad_input_is_one_line_with_the_remedy(

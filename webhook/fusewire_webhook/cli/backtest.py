@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.errors import ConfigError, PrometheusError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -116,8 +116,11 @@ def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.pictures is not None:
         from fusewire_webhook.backtest.picture import draw  # noqa: PLC0415
 
-        for verdict in verdicts:
-            draw(verdict, arguments.pictures)
+        try:
+            for verdict in verdicts:
+                draw(verdict, arguments.pictures)
+        except OSError as error:
+            raise ConfigError(f"--pictures {arguments.pictures}: {error.strerror or error}") from error
     return _say(errors)
 
 
@@ -232,31 +235,16 @@ def _logs(
     import dataclasses  # noqa: PLC0415
 
     from fusewire_webhook.backtest.model import LogError  # noqa: PLC0415
-    from fusewire_webhook.backtest.pack import seconds  # noqa: PLC0415
     from fusewire_webhook.backtest.readers import find, labelled, read  # noqa: PLC0415
 
     mapping = _mapping(arguments.column)
     logs: list[RunLog] = []
     errors: list[LogError] = []
     if arguments.prometheus:
-        from fusewire_webhook.backtest.live import read_live  # noqa: PLC0415
-
-        if not arguments.run:
-            raise ConfigError("--prometheus needs --run NAME")
         try:
-            span = seconds(arguments.range)
-        except ValueError as error:
-            raise ConfigError(f"--range: {error}") from None
-        logs.append(
-            read_live(
-                arguments.prometheus,
-                run=arguments.run,
-                attempt=arguments.attempt,
-                range_seconds=span,
-                scrape_seconds=scrape_seconds,
-                names=pack.scraped,
-            )
-        )
+            logs.append(_live_log(arguments, pack, scrape_seconds=scrape_seconds))
+        except (LogError, PrometheusError) as error:
+            errors.append(LogError(str(error)))
     elif not arguments.logs:
         raise ConfigError("backtest: name a log, a folder of logs, or --prometheus URL --run NAME")
     found, lost = find(arguments.logs)
@@ -269,6 +257,32 @@ def _logs(
     if arguments.algorithm:
         logs = [log if log.algorithm else dataclasses.replace(log, algorithm=arguments.algorithm) for log in logs]
     return logs, errors
+
+
+def _live_log(arguments: argparse.Namespace, pack: Pack, *, scrape_seconds: float) -> RunLog:
+    from fusewire_webhook.backtest.clock import MOST_SCRAPES  # noqa: PLC0415
+    from fusewire_webhook.backtest.live import read_live  # noqa: PLC0415
+    from fusewire_webhook.backtest.pack import seconds  # noqa: PLC0415
+
+    if not arguments.run:
+        raise ConfigError("--prometheus needs --run NAME")
+    try:
+        span = seconds(arguments.range)
+    except ValueError as error:
+        raise ConfigError(f"--range: {error}") from None
+    if not scrape_seconds <= span <= MOST_SCRAPES * scrape_seconds:
+        raise ConfigError(
+            f"--range {arguments.range}: take {scrape_seconds:g} s to {MOST_SCRAPES * scrape_seconds:,g} s, "
+            f"which are {MOST_SCRAPES:,} scrapes"
+        )
+    return read_live(
+        arguments.prometheus,
+        run=arguments.run,
+        attempt=arguments.attempt,
+        range_seconds=span,
+        scrape_seconds=scrape_seconds,
+        names=pack.scraped,
+    )
 
 
 def _mapping(texts: list[str]) -> dict[str, str]:
