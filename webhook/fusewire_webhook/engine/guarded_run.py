@@ -169,7 +169,7 @@ class GuardedRun:
         self.look_after()
 
     async def _reconcile_disk(self) -> None:
-        """Finish what was left half done on promoted snapshots: renew the link, journal what happened on disk."""
+        """Finish what was left half done on snapshots: renew the link, journal what happened on disk."""
         await self.effects.blocking(self.effects.store.publish_stable)
         on_disk = {info.name: info for info in await self.effects.blocking(self.effects.store.promoted)}
         known = {snapshot.name for snapshot in self.state.promoted}
@@ -179,7 +179,9 @@ class GuardedRun:
                 await self.append(
                     SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence)
                 )
-        gone = tuple(sorted(known - on_disk.keys()))
+        there = {info.name for info in await self.effects.blocking(self.effects.store.list)}
+        deleted = {one.name for one in self.state.unpromoted} - there
+        gone = tuple(sorted((known - on_disk.keys()) | deleted))
         if gone and self.state.stage not in {"rollback", "resume"}:
             await self.append(SnapshotsRemoved(names=gone))
 
