@@ -1,8 +1,9 @@
-"""What telemetry costs the trainer. Times are CPU times of the calling thread, the best of several rounds."""
+"""What telemetry costs the trainer. Times are CPU times of the calling thread, the median of several rounds."""
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import subprocess
 import sys
 import time
@@ -87,39 +88,39 @@ def test_step(run: fusewire.Run) -> None:
     ours, theirs = report(run), set_gauges()
     ours()
     pairs = [(cpu_seconds(ours) / CALLS * 1e6, cpu_seconds(theirs) / CALLS * 1e6) for _ in range(12)]
-    step, gauges = min(pairs, key=lambda pair: pair[0] / pair[1])
+    step, gauges = (statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
     table(
         [
             ("step() with 8 floats, folding included", f"{step:.2f} µs", "≤ 2"),
             ("8 × Gauge.set, cached", f"{gauges:.2f} µs", ""),
-            ("ratio", f"{step / gauges:.2f}", "≤ 0.5"),
+            ("ratio", f"{ratio:.2f}", "≤ 0.5"),
         ]
     )
     assert step <= 2.0
-    assert step <= 0.5 * gauges
+    assert ratio <= 0.5
 
 
 def test_slowest_calls(run: fusewire.Run) -> None:
     """One call in a thousand may take longer than the others, but not longer than 1 ms."""
-    best = None
-    for _ in range(3):
+    rounds = []
+    for _ in range(5):
         times = []
         for step in range(CALLS):
             begun = time.perf_counter()
             run.step(step, **SIGNALS)
             times.append(time.perf_counter() - begun)
         times.sort()
-        figures = (times[int(0.999 * CALLS)] * 1e6, times[CALLS // 2] * 1e6, times[-1] * 1e6)
-        best = figures if best is None else min(best, figures)
-    assert best is not None
+        rounds.append((times[CALLS // 2] * 1e6, times[int(0.999 * CALLS)] * 1e6, times[-1] * 1e6))
+    p50, p999, slowest = (statistics.median(figures) for figures in zip(*rounds, strict=True))
     table(
         [
-            ("step(), p50 of one call", f"{best[1]:.2f} µs", ""),
-            ("step(), p99.9", f"{best[0]:.0f} µs", "≤ 1000"),
-            ("step(), slowest of 100,000", f"{best[2]:.0f} µs", ""),
+            ("step(), p50 of one call", f"{p50:.2f} µs", ""),
+            ("step(), p99.9", f"{p999:.0f} µs", "≤ 1000"),
+            ("step(), slowest of 100,000", f"{slowest:.0f} µs", ""),
         ]
     )
-    assert best[0] <= 1000
+    assert p999 <= 1000
 
 
 def test_wandb(run: fusewire.Run, tmp_path: Path) -> None:
@@ -133,9 +134,9 @@ def test_wandb(run: fusewire.Run, tmp_path: Path) -> None:
             log.log(SIGNALS)
 
     theirs()
-    seconds = min(cpu_seconds(theirs) for _ in range(3)) / calls
+    seconds = statistics.median(cpu_seconds(theirs) for _ in range(5)) / calls
     log.finish()
-    ours = min(cpu_seconds(report(run)) for _ in range(3)) / CALLS
+    ours = statistics.median(cpu_seconds(report(run)) for _ in range(5)) / CALLS
     table(
         [
             ("wandb offline, one log() of 8 floats", f"{seconds * 1e6:.0f} µs", ""),
@@ -156,15 +157,15 @@ def test_scrape() -> None:
 
     rows = []
     for steps in (1, 1000, 100_000):
-        best = 1.0
+        times = []
         for _ in range(50 if steps < 10_000 else 12):
             for step in range(steps):
                 run.step(step, **SIGNALS)
-            best = min(best, cpu_seconds(scrape))
-        rows.append((f"scrape after {steps:,} steps", f"{best * 1e3:.2f} ms", "≤ 2"))
-        assert best <= 2e-3, rows
+            times.append(cpu_seconds(scrape))
+        rows.append((f"scrape after {steps:,} steps", f"{statistics.median(times) * 1e3:.2f} ms", "≤ 2"))
+        assert statistics.median(times) <= 2e-3, rows
     rows.append(("series", str(sum(line[0] != 35 for line in encoder.encode(registry).splitlines())), ""))
-    theirs = min(cpu_seconds(lambda: generate_latest(registry)) for _ in range(10))
+    theirs = statistics.median(cpu_seconds(lambda: generate_latest(registry)) for _ in range(10))
     rows.append(("the same by prometheus_client.generate_latest", f"{theirs * 1e3:.2f} ms", ""))
     run.close()
     table(rows)
@@ -212,9 +213,8 @@ def test_import() -> None:
     times = []
     for _ in range(7):
         done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
-        theirs, more = (float(seconds) for seconds in done.stdout.split())
-        times.append((more, theirs))
-    more, theirs = min(times)
+        times.append([float(seconds) for seconds in done.stdout.split()])
+    theirs, more = (statistics.median(seconds) for seconds in zip(*times, strict=True))
     table(
         [
             ("import prometheus_client", f"{theirs * 1e3:.0f} ms", ""),
