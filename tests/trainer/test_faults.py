@@ -148,6 +148,19 @@ def test_nan_gradient_ruins_every_parameter() -> None:
     assert all(bool(p.isnan().all()) for p in model.parameters())
 
 
+def test_an_overflow_stops_learning_without_harm_to_a_parameter() -> None:
+    """The norm is infinite, and clipping by it leaves nothing to step along."""
+    model = nn.Linear(3, 2)
+    before = [parameter.clone() for parameter in model.parameters()]
+    faults = planned("gradient-overflow@0")
+    faults.begin(0)
+    model(torch.ones(3)).sum().backward()
+    faults.gradients(model)
+    assert nn.utils.clip_grad_norm_(model.parameters(), 0.5) == math.inf
+    SGD(model.parameters(), lr=0.1).step()
+    assert all(bool((now == then).all()) for now, then in zip(model.parameters(), before, strict=True))
+
+
 def test_rewards_and_entropy_bonus_are_perturbed_where_they_are_learnt_from() -> None:
     """The hooks change what the update sees and leave everything as it is when no fault is active."""
     rewards = torch.ones(2)

@@ -68,6 +68,20 @@ class NanGradient(Fault):
             parameter.grad.view(-1)[0] = float("nan")
 
 
+class GradientOverflow(Fault):
+    """One element of a gradient becomes STRENGTH (1e30) in each minibatch: the norm overflows, clipping by it
+    leaves a gradient of 0, and the policy stands still while every loss looks well."""
+
+    name = "gradient-overflow"
+    strength = 1e30
+    updates = None
+
+    def gradients(self, model: nn.Module) -> None:
+        parameter = next(model.parameters())
+        if parameter.grad is not None:
+            parameter.grad.view(-1)[0] = self._strength
+
+
 class EntropyCollapse(Fault):
     """The weight of the entropy bonus falls by STRENGTH (1) and below 0: the policy is paid for being certain."""
 
@@ -162,7 +176,7 @@ class Grandchildren(Fault):
 FAULTS: dict[str, type[Fault]] = {
     cls.name: cls
     for cls in (
-        LrSpike, NanGradient, EntropyCollapse, CriticExplosion, RewardCollapse, Hang, Crash, MemoryLeak,
-        IgnoreSigterm, Grandchildren,
+        LrSpike, NanGradient, GradientOverflow, EntropyCollapse, CriticExplosion, RewardCollapse, Hang, Crash,
+        MemoryLeak, IgnoreSigterm, Grandchildren,
     )
 }  # fmt: skip
