@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import pytest
 
 from fusewire_webhook.backtest.clock import RowClock, parse_clock, times
-from fusewire_webhook.backtest.exposure import expose, rows_seen
+from fusewire_webhook.backtest.exposure import STALE, expose, notation, rows_seen
 from fusewire_webhook.backtest.model import LogError, RunLog
 from tests.backtest.conftest import make_log
 
@@ -100,3 +102,9 @@ def test_names_with_quotes_and_braces_stay_inside_their_label() -> None:
     """A run's name cannot leave its matcher."""
     found = series(make_log('a"},x{', approx_kl=[1.0]))
     assert any('run="a\\"},x{"' in key for key in found)
+
+
+def test_a_gap_ends_a_series_as_a_failed_scrape_does() -> None:
+    """The first missing scrape is a stale marker, so that no rule goes on seeing the last value."""
+    values = array("d", [1.0, STALE, STALE, STALE, 2.0, STALE, float("nan")])
+    assert notation(2, values) == "_x2 1.0 stale _x2 2.0 stale NaN"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusewire_webhook.errors import ConfigError, PrometheusError
+from fusewire_webhook.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
 
@@ -81,15 +80,16 @@ def _backtest(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.backtest import report  # noqa: PLC0415
     from fusewire_webhook.backtest.session import backtest  # noqa: PLC0415
     from fusewire_webhook.backtest.verdict import score  # noqa: PLC0415
+    from fusewire_webhook.cli import recorded  # noqa: PLC0415
 
     _check_targets(arguments)
     console, out = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160)
-    pack = _pack(arguments.rules or ())
-    options = _options(arguments)
-    logs, errors = _logs(arguments, pack, scrape_seconds=options.scrape_seconds or pack.interval)
+    pack = recorded.pack_of(arguments.rules or ())
+    options = recorded.options_of(arguments)
+    logs, errors = recorded.logs_of(arguments, pack, scrape_seconds=options.scrape_seconds or pack.interval)
     print(f"time: {options.clock}, scraped every {options.scrape_seconds or pack.interval:g} s", file=sys.stderr)
-    _print_lines(_unknown_reads(pack))
-    _print_lines(_idle_overrides(pack, logs))
+    _print_lines(recorded.unknown_reads(pack))
+    _print_lines(recorded.idle_overrides(pack, logs))
     if arguments.sweep:
         with _Progress(console, len(logs)) as advance:
             points, unplayed = _sweep(arguments.sweep, logs, pack, options, advance)
@@ -168,131 +168,9 @@ def _say(errors: list[LogError]) -> int:
     return 1 if errors else 0
 
 
-def _pack(entries: list[str] | tuple[str, ...]) -> Pack:
-    from fusewire_webhook.backtest.engine import check  # noqa: PLC0415
-    from fusewire_webhook.backtest.pack import load  # noqa: PLC0415
-    from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
-    from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
-
-    pack = load([Path(path) for path in resolve_rule_files(rule_files(entries))])
-    check(pack)
-    return pack
-
-
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, file=sys.stderr)
-
-
-def _idle_overrides(pack: Pack, logs: list[RunLog]) -> Iterator[str]:
-    algorithms = {log.algorithm for log in logs}
-    for idle in sorted(pack.overridden_algorithms - algorithms):
-        yield (
-            f"note: no run has the algorithm {idle} that an override is for; theirs are "
-            f"{', '.join(repr(algorithm) for algorithm in sorted(algorithms))}, and case and brackets count"
-        )
-
-
-def _unknown_reads(pack: Pack) -> Iterator[str]:
-    """What the rules read that nothing exports or records: such a rule is silent, whatever a run does."""
-    from fusewire_webhook.settings.rulefile import Rule, Unreadable, read, recorded_by  # noqa: PLC0415
-    from fusewire_webhook.settings.rulereads import unknown_problems  # noqa: PLC0415
-
-    rules: list[Rule] = []
-    for path in pack.files:
-        try:
-            rules += read(path)
-        except Unreadable as error:
-            yield f"note: {path}: {error.rule}: promtool takes it, but what it reads was not checked: {error}"
-    yield from map(str, unknown_problems(rules, recorded_by(rules)))
-
-
-def _options(arguments: argparse.Namespace) -> Options:
-    from fusewire_webhook.backtest.clock import parse_clock  # noqa: PLC0415
-    from fusewire_webhook.backtest.session import Options  # noqa: PLC0415
-
-    try:
-        clock = parse_clock(arguments.time)
-    except ValueError:
-        raise ConfigError(f"--time {arguments.time}: take rows, log, or seconds such as 0.25") from None
-    for name, least in (("scrape_interval", 0.001), ("window", 0.001), ("jobs", 1)):
-        value = getattr(arguments, name)
-        if value is not None and not least <= value < math.inf:
-            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be a number and at least {least:g}")
-    scrape: float | None = arguments.scrape_interval
-    return Options(
-        clock=clock,
-        scrape_seconds=None if scrape is None else round(scrape, 3),  # promtool counts whole milliseconds
-        window_seconds=arguments.window,
-        jobs=arguments.jobs,
-        limits=arguments.pictures is not None,
-    )
-
-
-def _logs(
-    arguments: argparse.Namespace, pack: Pack, *, scrape_seconds: float
-) -> tuple[list[RunLog], list[LogError]]:
-    import dataclasses  # noqa: PLC0415
-
-    from fusewire_webhook.backtest.model import LogError  # noqa: PLC0415
-    from fusewire_webhook.backtest.readers import find, labelled, read  # noqa: PLC0415
-
-    mapping = _mapping(arguments.column)
-    logs: list[RunLog] = []
-    errors: list[LogError] = []
-    if arguments.prometheus:
-        try:
-            logs.append(_live_log(arguments, pack, scrape_seconds=scrape_seconds))
-        except (LogError, PrometheusError) as error:
-            errors.append(LogError(str(error)))
-    elif not arguments.logs:
-        raise ConfigError("backtest: name a log, a folder of logs, or --prometheus URL --run NAME")
-    found, lost = find(arguments.logs)
-    errors += lost
-    for path, facts in found:
-        try:
-            logs.append(labelled(read(path, mapping=mapping), facts))
-        except LogError as error:
-            errors.append(error)
-    if arguments.algorithm:
-        logs = [log if log.algorithm else dataclasses.replace(log, algorithm=arguments.algorithm) for log in logs]
-    return logs, errors
-
-
-def _live_log(arguments: argparse.Namespace, pack: Pack, *, scrape_seconds: float) -> RunLog:
-    from fusewire_webhook.backtest.clock import MOST_SCRAPES  # noqa: PLC0415
-    from fusewire_webhook.backtest.live import read_live  # noqa: PLC0415
-    from fusewire_webhook.backtest.pack import seconds  # noqa: PLC0415
-
-    if not arguments.run:
-        raise ConfigError("--prometheus needs --run NAME")
-    try:
-        span = seconds(arguments.range)
-    except ValueError as error:
-        raise ConfigError(f"--range: {error}") from None
-    if not scrape_seconds <= span <= MOST_SCRAPES * scrape_seconds:
-        raise ConfigError(
-            f"--range {arguments.range}: take {scrape_seconds:g} s to {MOST_SCRAPES * scrape_seconds:,g} s, "
-            f"which are {MOST_SCRAPES:,} scrapes"
-        )
-    return read_live(
-        arguments.prometheus,
-        run=arguments.run,
-        attempt=arguments.attempt,
-        range_seconds=span,
-        scrape_seconds=scrape_seconds,
-        names=pack.scraped,
-    )
-
-
-def _mapping(texts: list[str]) -> dict[str, str]:
-    from fusewire.signals import by_name  # noqa: PLC0415
-
-    pairs = [text.partition("=") for text in texts]
-    for (signal, equals, column), text in zip(pairs, texts, strict=True):
-        if not equals or not column or signal not in by_name():
-            raise ConfigError(f"--column {text}: write SIGNAL=COLUMN; signals are {', '.join(by_name())}")
-    return {signal: column for signal, _, column in pairs}
 
 
 class _Progress:
