@@ -196,6 +196,7 @@ def test_rules_that_are_none_are_one_line(
         (["LOGS", "--sweep", "approx_kl=nan"], "'nan' is no number"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1"], "--run NAME"),
         (["LOGS", "--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "x"], "--range"),
+        (["--prometheus", "http://[x", "--run", "r"], "--prometheus http://[x"),
         (["--prometheus", "http://127.0.0.1:1", "--run", "r", "--range", "2d"], "100,000 scrapes"),
     ],
 )

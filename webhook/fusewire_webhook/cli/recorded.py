@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from yarl import URL
+
 from fusewire.signals import by_name
 from fusewire_webhook.backtest.clock import MOST_SCRAPES, parse_clock
 from fusewire_webhook.backtest.engine import check
@@ -91,6 +93,10 @@ def logs_of(
 def _live_log(arguments: argparse.Namespace, pack: Pack, *, scrape_seconds: float) -> RunLog:
     if not arguments.run:
         raise ConfigError("--prometheus needs --run NAME")
+    try:
+        URL(arguments.prometheus)
+    except ValueError as error:
+        raise ConfigError(f"--prometheus {arguments.prometheus}: {error}") from None
     try:
         span = seconds(arguments.range)
     except ValueError as error:
