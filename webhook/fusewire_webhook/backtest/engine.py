@@ -171,7 +171,10 @@ def _evaluate(batch: Sequence[Plan], packs: Sequence[Pack], setting: Setting) ->
 
 
 def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> dict[str, Heard]:
-    shown = {exposure.run: {selector.partition("{")[0] for selector in exposure.series} for exposure in exposures}
+    shown = {
+        exposure.run: frozenset(selector.partition("{")[0] for selector in exposure.series)
+        for exposure in exposures
+    }
     with tempfile.TemporaryDirectory(prefix="fusewire-backtest-") as name:
         folder = Path(name)
         exposed = frozenset().union(*shown.values())
@@ -182,7 +185,8 @@ def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> dict[
     text = done.stdout + done.stderr
     if done.returncode and "got:" not in text:
         raise ConfigError(f"promtool test rules: {' '.join(text.split())[:500]}")
-    heard = {run: Heard(left_out=left_out(pack, names, actions=setting.actions)) for run, names in shown.items()}
+    silent = {names: left_out(pack, names, actions=setting.actions) for names in set(shown.values())}
+    heard = {run: Heard(left_out=silent[names]) for run, names in shown.items()}
     lengths = {exposure.run: exposure.scrapes for exposure in exposures}
     for scrape, labels, value in _parse(text, setting.scrape_seconds):
         run = labels["run"]
