@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import signal
+import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+import yaml
 
 from fusewire.snapshots.layout import ACTIVE_LINK, QUARANTINE, SNAPSHOTS, STABLE_LINK
 from fusewire_webhook.breaker import events as ev
@@ -19,9 +26,10 @@ from fusewire_webhook.demo.driver import Watcher
 from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.incidents import Failure
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, Scenario, config
+from fusewire_webhook.settings.runs_folder import RunsFolder
 from fusewire_webhook.watch.prometheus import matchers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stack, pytest.mark.timeout(360)]
 
 FAST = Pace(
     scrape_seconds=0.25,
@@ -39,7 +47,7 @@ LEARNT = dataclasses.replace(FAST, strikes="promoted:30", watch_steps=30)
 longer than the fault takes to show (14 to 20 updates)."""
 
 
-async def watch(guarded: GuardedRun, scenario: Scenario, *, seconds: float = 200.0) -> list[Failure]:
+async def watch(guarded: GuardedRun, scenario: Scenario, *, seconds: float = 300.0) -> list[Failure]:
     """Return once all that the scenario promises has happened."""
     watcher = Watcher(guarded, scenario, target=None)
     deadline = time.monotonic() + seconds
@@ -51,34 +59,61 @@ async def watch(guarded: GuardedRun, scenario: Scenario, *, seconds: float = 200
     return await watcher.observer.failures()
 
 
-async def metrics_agree(guarded: GuardedRun) -> None:
-    """What Prometheus scraped from the webhook is what the journal says, as soon as it has been scraped again."""
+def metrics(guarded: GuardedRun) -> dict[str, float]:
+    """What the webhook's metrics must say of the run, by series: the journal knows."""
+    guarded.refresh()
+    run, state = guarded.run, guarded.state
+    promoted = [entry.event for entry in guarded.entries if isinstance(entry.event, ev.SnapshotPromoted)]
 
     def trips(failure_class: str) -> str:
-        return f"fusewire_trips_total{matchers(run=guarded.run, failure_class=failure_class)}"
+        return f"fusewire_trips_total{matchers(failure_class=failure_class, run=run)}"
 
+    return {
+        f"fusewire_run_state{matchers(run=run, state=state.phase)}": 1.0,
+        f"fusewire_attempt{matchers(run=run)}": float(state.attempt),
+        f"fusewire_lr_scale_asked{matchers(run=run)}": state.lr_scale,
+        f"fusewire_snapshot_promoted_step{matchers(run=run)}": float(promoted[-1].step),
+        trips("divergence"): float(state.trips_divergence),
+        trips("infrastructure"): float(state.trips_infrastructure),
+    }
+
+
+async def metrics_agree(guarded: GuardedRun) -> None:
+    """What Prometheus scraped from the webhook is what the journal says, as soon as it has been scraped again."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        guarded.refresh()
-        state = guarded.state
-        promoted = [entry.event for entry in guarded.entries if isinstance(entry.event, ev.SnapshotPromoted)]
-        expected = {
-            f"fusewire_run_state{matchers(run=guarded.run, state=state.phase)}": 1.0,
-            f"fusewire_attempt{matchers(run=guarded.run)}": float(state.attempt),
-            f"fusewire_lr_scale_asked{matchers(run=guarded.run)}": state.lr_scale,
-            f"fusewire_snapshot_promoted_step{matchers(run=guarded.run)}": float(promoted[-1].step),
-            f'fusewire_trips_total{{run="{guarded.run}",failure_class="divergence"}}': float(
-                state.trips_divergence
-            ),
-            f'fusewire_trips_total{{run="{guarded.run}",failure_class="infrastructure"}}': float(
-                state.trips_infrastructure
-            ),
-        }
+        expected = {name: [value] for name, value in metrics(guarded).items()}
         seen = {name: [sample.value for sample in await guarded.query(name)] for name in expected}
-        if seen == {name: [value] for name, value in expected.items()}:
+        if seen == expected:
             return
         await asyncio.sleep(0.1)
-    assert seen == {name: [value] for name, value in expected.items()}
+    assert seen == expected
+
+
+async def exposition_of_a_later_webhook(guarded: GuardedRun, settings: dict[str, Any]) -> str:
+    """``/metrics`` of a webhook that is started on the folder after the end, and stopped again."""
+    nobody = {"url": "http://127.0.0.1:9"}
+    settings |= {"prometheus": settings["prometheus"] | nobody, "alertmanager": nobody}
+    file, log, runs = guarded.folder / "serve.yml", guarded.folder / "serve.log", RunsFolder(guarded.run_dir.parent)
+    file.write_text(yaml.safe_dump(settings))
+    with log.open("wb") as output:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fusewire_webhook", "serve", "--config", str(file), stdout=output, stderr=output
+        )
+    try:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as http:
+            while not runs.address_file.exists():
+                assert child.returncode is None, log.read_text()
+                await asyncio.sleep(0.1)
+            url = json.loads(runs.address_file.read_bytes())["url"]
+            async with http.get(f"{url}/metrics") as answer:
+                text = await answer.text()
+        assert not [command for command in guarded.processes().values() if "fusewire_trainer" in command]
+        return text
+    finally:
+        if child.returncode is None:
+            child.send_signal(signal.SIGINT)
+        await child.wait()
 
 
 def files_agree(guarded: GuardedRun) -> None:
@@ -96,8 +131,20 @@ def files_agree(guarded: GuardedRun) -> None:
     assert guarded.processes() == {}
 
 
-async def recover(folder: Path, name: str, pace: Pace = FAST) -> Failure:
-    """A run that is tripped or dies once, comes back, and ends its incident; returns the failure."""
+def trip_alerts(guarded: GuardedRun, attempt: int) -> set[str]:
+    """The trip alerts of an attempt that the journal knows: the one that stopped it, and the others as evidence."""
+    return {
+        entry.event.alertname for entry in guarded.entries
+        if isinstance(entry.event, ev.AlertReported)
+        and (entry.event.attempt, entry.event.action, entry.event.status) == (attempt, "trip", "firing")
+    }  # fmt: skip
+
+
+async def recover(folder: Path, name: str, pace: Pace = FAST, *, alerts: Collection[str] = ()) -> Failure:
+    """A run that is tripped or dies once, comes back, and ends its incident; returns the failure.
+
+    Each of ``alerts`` must have fired in the attempt that failed, whichever of them came first; without any, none.
+    """
     scenario = SCENARIOS[name]
     async with GuardedRun(folder, config(scenario, pace)) as guarded:
         found = await watch(guarded, scenario)
@@ -107,6 +154,8 @@ async def recover(folder: Path, name: str, pace: Pace = FAST) -> Failure:
     assert guarded.state.phase == "closed"
     assert guarded.state.shut_down
     failure = found[0]
+    fired = trip_alerts(guarded, failure.attempt)
+    assert fired >= set(alerts) if alerts else not fired, fired
     assert failure.failure_class == scenario.failure_class
     resumed = next(
         entry.event for entry in guarded.entries
@@ -118,8 +167,8 @@ async def recover(folder: Path, name: str, pace: Pace = FAST) -> Failure:
 
 
 async def test_lr_spike(tmp_path: Path) -> None:
-    """A spike of the learning rate is tripped by an alert; SIGTERM is enough."""
-    failure = await recover(tmp_path, "lr-spike")
+    """A spike of the learning rate is seen as a spike of the KL; SIGTERM is enough."""
+    failure = await recover(tmp_path, "lr-spike", alerts=["KLSpike"])
     assert failure.alert is not None
     assert failure.killed == 0
     order = (
@@ -136,29 +185,31 @@ async def test_lr_spike(tmp_path: Path) -> None:
 
 
 async def test_nan_gradient(tmp_path: Path) -> None:
-    """A trainer that dies of its NaN counts as a divergence, whether the alert or the exit came first."""
-    await recover(tmp_path, "nan-gradient")
+    """A trainer that dies of its NaN is a divergence and its alert fires, whichever of the two came first."""
+    await recover(tmp_path, "nan-gradient", alerts=["NonFiniteValue"])
 
 
 async def test_entropy_collapse(tmp_path: Path) -> None:
-    """A policy that stops exploring is tripped by its entropy, or by the KL of the jump to where it has none."""
-    assert (await recover(tmp_path, "entropy-collapse")).cause in {"EntropyCollapse", "KLSpike"}
+    """A policy that stops exploring is tripped by its entropy."""
+    failure = await recover(tmp_path, "entropy-collapse", alerts=["EntropyCollapse"])
+    assert failure.cause == "EntropyCollapse"
 
 
 async def test_critic_explosion(tmp_path: Path) -> None:
-    """A critic that is left behind is tripped by its loss or its gradients."""
-    failure = await recover(tmp_path, "critic-explosion")
-    assert failure.cause in {"ValueLossExplosion", "GradNormExplosion"}
+    """A critic that is left behind fires by its loss and by its gradients."""
+    await recover(tmp_path, "critic-explosion", alerts=["ValueLossExplosion", "GradNormExplosion"])
 
 
 async def test_reward_collapse(tmp_path: Path) -> None:
     """A policy that unlearns is tripped by its return."""
-    assert (await recover(tmp_path, "reward-collapse", LEARNT)).cause == "ReturnCollapse"
+    failure = await recover(tmp_path, "reward-collapse", LEARNT, alerts=["ReturnCollapse"])
+    assert failure.cause == "ReturnCollapse"
 
 
 async def test_hang(tmp_path: Path) -> None:
     """A hung trainer is tripped as infrastructure and needs SIGKILL; nothing is put into quarantine."""
-    failure = await recover(tmp_path, "hang", dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0))
+    pace = dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0)
+    failure = await recover(tmp_path, "hang", pace, alerts=["TrainerStalled"])
     assert failure.cause == "TrainerStalled"
     assert failure.killed == 1
 
@@ -171,15 +222,15 @@ async def test_crash(tmp_path: Path) -> None:
 
 
 async def test_ignored_sigterm(tmp_path: Path) -> None:
-    """A trainer that ignores SIGTERM is killed after its grace, and the run goes on."""
+    """A trainer whose gradients overflow, and that ignores SIGTERM, is killed after its grace; the run goes on."""
     pace = dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0)
-    assert (await recover(tmp_path, "ignore-sigterm", pace)).killed == 1
+    assert (await recover(tmp_path, "ignore-sigterm", pace, alerts=["NonFiniteGradients"])).killed == 1
 
 
 async def test_grandchildren(tmp_path: Path) -> None:
     """Processes that left the trainer's session and ignore SIGTERM are gone before the next attempt starts."""
     pace = dataclasses.replace(FAST, grace_seconds=1.0, kill_seconds=1.0)
-    failure = await recover(tmp_path, "grandchildren", pace)
+    failure = await recover(tmp_path, "grandchildren", pace, alerts=["KLSpike"])
     assert failure.killed == 3
     assert failure.stopped is not None
     assert failure.next_started is not None
@@ -198,7 +249,10 @@ async def test_memory_leak_is_told_and_nothing_is_stopped(tmp_path: Path) -> Non
 
 
 async def test_a_persistent_fault_climbs_the_ladder_and_ends_locked(tmp_path: Path) -> None:
-    """Each divergence goes one stable snapshot further back than the one before; the third locks the run."""
+    """Each divergence goes one stable snapshot further back than the one before; the third locks the run.
+
+    A webhook that starts later tells of it in its metrics and starts nothing.
+    """
     scenario = SCENARIOS["lr-spike-forever"]
     pace = dataclasses.replace(FAST, strikes=f"promoted:{2 * FAST.snapshot_every}")
     async with GuardedRun(tmp_path, config(scenario, pace)) as guarded:
@@ -213,3 +267,9 @@ async def test_a_persistent_fault_climbs_the_ladder_and_ends_locked(tmp_path: Pa
     assert last_stable > further_back > 0
     assert locked is None
     assert f"{guarded.run}: LOCKED: {guarded.state.reason}" in guarded.log.read_text()
+    expected = [f"{name} {value}" for name, value in metrics(guarded).items()]
+    exposed = (await exposition_of_a_later_webhook(guarded, config(scenario, pace))).splitlines()
+    assert [line for line in expected if line not in exposed] == []
+    assert f"fusewire_lockouts_total{matchers(run=guarded.run)} 1.0" in exposed
+    files_agree(guarded)
+    assert guarded.state.phase == "locked"

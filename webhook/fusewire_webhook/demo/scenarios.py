@@ -51,7 +51,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="entropy-collapse",
-            faults=("entropy-collapse:2",),
+            faults=("entropy-collapse:0.7",),
             story="the entropy bonus turns into a penalty: the policy stops exploring",
         ),
         Scenario(
@@ -85,8 +85,8 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             name="ignore-sigterm",
-            faults=("ignore-sigterm", "lr-spike:1000:10"),
-            story="a diverging trainer ignores SIGTERM and needs SIGKILL",
+            faults=("ignore-sigterm", "gradient-overflow"),
+            story="gradients overflow and nothing more is learnt; the trainer ignores SIGTERM and needs SIGKILL",
         ),
         Scenario(
             name="grandchildren",
