@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import view_of
 from fusewire_webhook.cli import FAILED, LOCKED, OK
-from fusewire_webhook.cli.guarding import Interrupts, all_finished, exit_code, stop, unless
+from fusewire_webhook.cli.guarding import Interrupts, all_finished, allow_files, exit_code, stop, unless
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import JournalError
 
@@ -38,6 +39,20 @@ async def test_retention_spares_what_the_gate_verifies(tmp_path: Path) -> None:
     """Gate and engine share one store of a run, which knows what is being read."""
     async with served(configured(tmp_path), FakeActuator()) as service:
         assert service.promoter._runs["cartpole"].store is service.engine.store("cartpole")
+
+
+def test_the_limit_on_open_files() -> None:
+    """It is raised as far as is permitted, and never lowered: a thousand guarded processes take more than 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+        allow_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
+        allow_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_what_comes_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,14 +24,28 @@ VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
 
 
+MOST_FILES = 65_536
+"""Enough for a thousand runs; some programs walk through all numbers up to their limit."""
+
+
 def guard_until_done(config: Config, *, warnings: Sequence[str] = ()) -> int:
     """Guard the runs until each is completed or locked, or a signal comes. The exit code."""
+    allow_files()
     return asyncio.run(_guard(config, Progress(warnings=warnings)))
 
 
 def serve_until_stopped(config: Config, *, default_port: int, warnings: Sequence[str] = ()) -> int:
     """Guard the runs until a signal comes; trainers go on. The exit code."""
+    allow_files()
     return asyncio.run(_serve(config, default_port, Progress(warnings=warnings)))
+
+
+def allow_files() -> None:
+    """Raise this process's soft limit on open files as far as it may: the usual 1,024 end before 1,000 runs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Interrupts:
