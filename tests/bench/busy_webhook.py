@@ -61,11 +61,13 @@ async def guard(pipe: Pipe, config: Config, actuator: Actuator | None = None, re
     """Serve until told to end: sends the port once every run lives, and the report when it is asked for."""
     logging.basicConfig(filename=Path(config.runs_dir).with_name("webhook.log"))
     async with serving(config, default_port=0, actuator=actuator) as service:
-        await until(lambda: all(view.live for view in service.engine.views()))
-        pipe.send(int(service.url.rpartition(":")[2]))
-        if await asked(pipe):
-            pipe.send(await report(service))
-        await service.engine.close(stop_runs=True)
+        try:
+            await until(lambda: all(view.live for view in service.engine.views()))
+            pipe.send(int(service.url.rpartition(":")[2]))
+            if await asked(pipe):
+                pipe.send(await report(service))
+        finally:
+            await service.engine.close(stop_runs=True)
 
 
 async def asked(pipe: Pipe) -> bool:
