@@ -143,6 +143,15 @@ def test_a_snapshot_that_failed_once_is_passed_over() -> None:
     assert world.alert().resumed_step == 100
 
 
+def test_what_a_person_went_back_to_has_not_failed_yet() -> None:
+    """The first divergence after a person's rollback goes back to that snapshot; the next one goes further back."""
+    world = trained(100, 200, 300)
+    assert world.command("rollback", snapshot=world.disk[1].name)
+    assert world.settle().resumed_step == 200
+    assert world.alert().resumed_step == 200
+    assert world.alert().resumed_step == 100
+
+
 def test_a_newer_promotion_clears_its_origin() -> None:
     """An attempt that got a newer snapshot promoted before it diverged does not blame the one that it came from."""
     world = trained(100, divergences_per_incident=5)

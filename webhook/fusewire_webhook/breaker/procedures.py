@@ -106,7 +106,7 @@ def diverged(state: RunState, words: str, *, step: int, alert: str = "", person:
         return _observe(state, would_have, words, alert)
     incident = state.incident or Incident(number=state.incidents + 1)
     failed = incident.failed
-    if state.promoted and state.promoted[-1].name == state.resumed_from:
+    if incident.divergences and state.promoted and state.promoted[-1].name == state.resumed_from:
         failed = (*failed, state.promoted[-1].name)
     incident = replace(incident, divergences=incident.divergences + 1, failed=failed)
     divergences_run = state.divergences_run + 1
