@@ -759,7 +759,7 @@ async def test_pause_and_resume_hold_a_trip_until_it_is_reported_again(tmp_path:
         await guard.engine.command(RUN, Command(verb="pause", who="ann", why="debugging"))
         await guard.engine.submit(RUN, trip(0))
         view = guard.engine.view(RUN)
-        assert (view.paused, view.held_trip) == (True, "KLSpike on attempt 0 at step 0")
+        assert (view.paused, view.held_trip) == (True, "KLSpike on attempt 0 at step 0 or later")
         view = await guard.engine.command(RUN, Command(verb="resume", who="ann", why=""))
         assert (view.paused, view.held_trip, view.attempt) == (False, "", 0)
         assert guard.actuator.stops == []

@@ -117,7 +117,7 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
     if event.attempt != state.attempt or state.tripped or state.finished:
         return state
     at = state.step if event.step is None else max(event.step, state.step)
-    words = f"{event.alertname} on attempt {event.attempt} at step {at}"
+    words = f"{event.alertname} on attempt {event.attempt} at step {at} or later"
     trip = EarlyTrip(
         divergence=event.failure_class != "infrastructure", words=words, step=at, alert=event.alertname
     )
