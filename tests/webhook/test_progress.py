@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,3 +79,20 @@ def test_the_end_tells_what_became_of_the_last_snapshot(events: list[Event], lin
     if lines and "not stable" in lines[-1]:
         now = last_snapshot(view, [{"name": view.unpromoted[-1]["name"], "reasons": ["now"]}])
         assert now[-1].endswith("is not stable: now")
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("ValueError: no such task\nfusewire: waiting up to 2 s\n\n", "ValueError: no such task"),
+        ("fusewire: waiting up to 2 s\n", "fusewire: waiting up to 2 s"),
+        ("ValueError: \x1b[31mred\n", "ValueError:  [31mred"),
+    ],
+)
+def test_the_last_words_are_the_trainers_own(tmp_path: Path, output: str, line: str) -> None:
+    """What the exporter prints after an exception does not stand in for the exception."""
+    out = io.StringIO()
+    (tmp_path / "attempts/000").mkdir(parents=True)
+    (tmp_path / "attempts/000/output.log").write_text(output)
+    Progress(console=Console(file=out, width=200)).last_words(tmp_path, 0)
+    assert out.getvalue() == f"{'':8}  it printed last: {line}\n"

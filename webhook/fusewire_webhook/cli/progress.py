@@ -20,11 +20,10 @@ from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
-from fusewire_webhook.engine.output import tail
+from fusewire_webhook.engine.output import last_line
 from fusewire_webhook.service import Service
 
 _REFRESH_SECONDS = 0.5
-_LAST_LINES, _LAST_BYTES, _LAST_CHARACTERS = 20, 4000, 300
 
 
 class Progress:
@@ -116,10 +115,9 @@ class Progress:
 
     def last_words(self, run_dir: Path, attempt: int) -> None:
         """The last line that an attempt printed: of a trainer that fails at its start, most often the reason."""
-        text, _ = tail(run_dir, attempt, lines=_LAST_LINES, size=_LAST_BYTES)
-        line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        line = last_line(run_dir, attempt)
         if line:
-            self._console.print(Text(f"{'':8}  it printed last: {plain(line).strip()[:_LAST_CHARACTERS]}"))
+            self._console.print(Text(f"{'':8}  it printed last: {plain(line)}"))
 
     def _unanswered(self, view: RunView, event: Event) -> str:
         """Why a trip alert stops nothing, in brackets."""

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from fusewire_webhook.engine.launching import OUTPUT_FILE, attempt_folder
 
+OWN = "fusewire: "
+"""Marks the lines that the exporter prints into the trainer's output."""
+_LAST_LINES, _LAST_BYTES, _LAST_CHARACTERS = 20, 4000, 300
+
 
 def tail(run_dir: Path, attempt: int, *, lines: int, size: int) -> tuple[str, bool]:
     """The last ``lines`` lines within its last ``size`` bytes, and whether there is more; empty: it has none."""
@@ -21,3 +25,11 @@ def tail(run_dir: Path, attempt: int, *, lines: int, size: int) -> tuple[str, bo
     if end > size and len(rows) > 1:
         rows = rows[1:]  # the first one is cut somewhere
     return "\n".join(rows[-lines:]), end > size or len(rows) > lines
+
+
+def last_line(run_dir: Path, attempt: int) -> str:
+    """Its last line that is not fusewire's own: of a trainer that failed, most often the reason. Empty: none."""
+    text, _ = tail(run_dir, attempt, lines=_LAST_LINES, size=_LAST_BYTES)
+    rows = [row.strip() for row in text.splitlines() if row.strip()]
+    theirs = [row for row in rows if OWN not in row]
+    return (theirs or rows or [""])[-1][:_LAST_CHARACTERS]
