@@ -127,6 +127,15 @@ async def test_a_damaged_keeper_file(actuator: LocalActuator, tmp_path: Path) ->
             await actuator.start(shell(tmp_path, "true"))
 
 
+async def test_how_long_it_lived_is_told(actuator: LocalActuator, tmp_path: Path) -> None:
+    """By the keeper's clock: whoever asks late, or asks a webhook that came later, learns the same."""
+    handle = await actuator.start(shell(tmp_path, "sleep 0.3; exit 3"))
+    status = await asyncio.wait_for(actuator.wait(handle), 30)
+    assert status.seconds is not None
+    assert status.seconds >= 0.3
+    assert await LocalActuator().status(handle) == status
+
+
 async def test_a_damaged_exit_file(actuator: LocalActuator, tmp_path: Path) -> None:
     """An exit file that cannot be read means an exit whose code is lost."""
     handle = await actuator.start(shell(tmp_path, "exit 3"))

@@ -458,6 +458,43 @@ def test_exits_are_told_apart() -> None:
     }
 
 
+FAILS: dict[str, Any] = {"attempt": 0, "exit_code": 1, "attached": False, "seconds": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("changed", "end"),
+    [
+        ({}, ("locked", 0)),
+        ({"attached": True}, ("closed", 1)),
+        ({"seconds": 11.0}, ("closed", 1)),
+        ({"seconds": None}, ("closed", 1)),
+        ({"exit_code": 137, "reason": "signal"}, ("closed", 1)),
+        ({"exit_code": 143, "reason": "preempted"}, ("closed", 1)),
+        ({"exit_code": None}, ("closed", 1)),
+    ],
+)
+def test_a_command_that_fails_at_its_start_is_not_tried_again(
+    changed: dict[str, Any], end: tuple[str, int]
+) -> None:
+    """A first attempt that ends in seconds and never attached would only fail again; another end may be chance."""
+    world = running()
+    world.alive.clear()
+    world.submit(ProcessExited(**(FAILS | changed), last_line="train.py: no such file"))
+    assert (world.settle().phase, world.state.attempt) == end
+    assert ("fails at its start" in world.state.reason) == (end[0] == "locked")
+    assert world.state.reason.endswith("no such file") == (end[0] == "locked")
+
+
+def test_a_later_attempt_that_fails_at_its_start_is_tried_again() -> None:
+    """What has run before may run again: the disk or the GPU may be away for a while."""
+    world = trained(100)
+    world.exit(1)
+    assert world.state.attempt == 1
+    world.alive.clear()
+    world.submit(ProcessExited(**(FAILS | {"attempt": 1})))
+    assert (world.settle().phase, world.state.attempt) == ("closed", 2)
+
+
 def test_exit_0_while_a_stop_is_in_flight_is_no_completion() -> None:
     """Some frameworks exit 0 on SIGTERM: the stop's own answer counts."""
     world = trained(100)

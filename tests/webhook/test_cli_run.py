@@ -28,11 +28,15 @@ async def test_a_command_that_ends_well(site: Site) -> None:
 
 
 async def test_a_command_that_exits_at_once(site: Site) -> None:
-    """It is restarted within its budget, then LOCKED: exit code 3; its last line and what to do next are said."""
-    site.configure(["sh", "-c", "echo starting; echo 'train.py: no such dataset' >&2; exit 1"])
+    """It is LOCKED without another attempt: exit code 3; its last line and what to do next are said."""
+    site.configure(
+        ["sh", "-c", "echo starting; echo 'train.py: no such dataset' >&2; exit 1"],
+        retry="{infrastructure_failures: 5}",
+    )
     code, out, _ = await site.call("run")
     assert code == 3
-    assert "toy: LOCKED" in out
+    assert "toy: LOCKED: the command fails at its start: attempt 0 exited with code 1" in out
+    assert [path.name for path in (site.runs / "toy" / "attempts").iterdir()] == ["000"]
     assert "it printed last: train.py: no such dataset" in out
     assert "fusewire log toy" in out
     assert "fusewire reset toy" in out

@@ -39,6 +39,8 @@ class Status:
     """With ``exited``: the code, 128 + n for signal n; None where it was lost."""
     reason: str = ""
     """With ``exited``: ``oom_kill``, ``preempted``, ``signal`` or empty."""
+    seconds: float | None = None
+    """With ``exited``: how long it lived; None where that is not told."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,6 +106,8 @@ class Exit:
     """OOM kills in the cgroup between start and end of the attempt; 0 where the kernel does not tell."""
     error: str = ""
     """Why the command could not be started at all."""
+    seconds: float | None = None
+    """How long the root lived; None where the keeper did not tell."""
 
     def reason(self, *, asked: bool) -> str:
         """``oom_kill``, ``preempted``, ``signal`` or empty; ``asked``: this end was our own order."""
@@ -129,6 +131,7 @@ class Exit:
                 signal=value["signal"],
                 oom_kills=int(value["oom_kills"] or 0),
                 error=str(value["error"]),
+                seconds=value.get("seconds"),
             )
         except (ActuatorError, KeyError, TypeError, ValueError) as error:
             log.warning("%s: the exit status is lost (%r)", folder / EXIT_FILE, error)

@@ -122,6 +122,7 @@ def _claim(folder: str, child: int) -> None:
 
 
 def _reap(folder: str, root: int, failure: str, oom_kills: int | None) -> None:
+    started = time.monotonic()
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -138,6 +139,7 @@ def _reap(folder: str, root: int, failure: str, oom_kills: int | None) -> None:
                 "oom_kills": now - oom_kills if now is not None and oom_kills is not None else None,
                 "error": failure,
                 "at": time.time(),
+                "seconds": time.monotonic() - started,
             }
             # The exit status stays readable in the zombie until it is on the disk.
             _insist_on_exit_file(folder, value)

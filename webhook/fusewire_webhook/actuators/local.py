@@ -130,9 +130,12 @@ class LocalActuator:
         kept = KeptAttempt.from_handle(handle)
         while True:
             status = await alone(self._status, kept)
-            if status.phase == "exited":
+            if status.phase == "exited" and status.seconds is not None:
                 return status
-            if await alone(self._whereabouts, kept) == "elsewhere":
+            where = await alone(self._whereabouts, kept)
+            if status.phase == "exited" and where != "here":
+                return status
+            if where == "elsewhere":
                 await asyncio.sleep(ELSEWHERE_SECONDS)
                 continue
             await self._until_ended([kept.root])
@@ -337,7 +340,8 @@ class LocalActuator:
 
     @staticmethod
     def _exited(found: Exit, *, asked: bool) -> Status:
-        return Status(phase="exited", exit_code=found.code, reason=found.reason(asked=asked))
+        reason = found.reason(asked=asked)
+        return Status(phase="exited", exit_code=found.code, reason=reason, seconds=found.seconds)
 
 
 def _not_started(launch: Launch, failure: str) -> ActuatorError:

@@ -183,6 +183,10 @@ class ProcessExited(Event):
     """The trainer had attached the exporter."""
     reason: str = ""
     """What the actuator knows beyond the code, such as ``oom_kill`` or ``preempted``."""
+    seconds: float | None = None
+    """How long it lived; None where the actuator does not tell."""
+    last_line: str = ""
+    """What it printed last, where it never attached."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,8 @@ KEPT_UNPROMOTED = 128
 """Likewise of those that are not promoted; the newest ones."""
 
 SIGTERM_EXIT = 143
+FAILS_AT_START_SECONDS = 10.0
+"""A run's first attempt that fails sooner, without having attached, is a command that fails at its start."""
 
 
 def transition(state: RunState, event: Event) -> tuple[RunState, tuple[Action, ...]]:
@@ -300,9 +302,24 @@ def _process_exited(state: RunState, event: ProcessExited) -> RunState:  # noqa:
         return procedures.broke(state.but(live=False), words, step=state.step)
     if code in policy.fatal_exit_codes:
         return procedures.stop_and_lock(state, f"{words}, which means: do not restart")
+    if _fails_at_its_start(event):
+        said = f"; it printed last: {event.last_line}" if event.last_line else ""
+        return procedures.stop_and_lock(state, f"the command fails at its start: {words}{said}")
     free = event.reason == "preempted" or (code == SIGTERM_EXIT and event.reason in {"", "signal"})
     settle = Procedure(cause="exit", reason=words, stages=("stop", "settle"), free=free)
     return procedures.begin(state, settle, decision=f"{words}; looking for the cause")
+
+
+def _fails_at_its_start(event: ProcessExited) -> bool:
+    """Nothing was trained and nothing is likely to change by itself, such as a wrong path or an import error."""
+    return (
+        event.attempt == 0
+        and not event.attached
+        and event.exit_code not in {None, 0}
+        and not event.reason
+        and event.seconds is not None
+        and event.seconds < FAILS_AT_START_SECONDS
+    )
 
 
 def _exit_classified(state: RunState, event: ExitClassified) -> RunState:

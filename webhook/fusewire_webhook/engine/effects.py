@@ -61,6 +61,7 @@ from fusewire_webhook.engine.launching import (
     purge_argv,
 )
 from fusewire_webhook.engine.order import Order
+from fusewire_webhook.engine.output import last_line
 from fusewire_webhook.engine.ports import PortAllocator
 from fusewire_webhook.engine.purge import run_hook
 from fusewire_webhook.errors import ActuatorError
@@ -207,12 +208,15 @@ class Effects:
         """
         status: Status = await self._actuator.wait(handle)
         folder = attempt_folder(self.run_dir, attempt)
+        attached = await self._attached(attempt, folder)
         return ProcessExited(
             attempt=attempt,
             exit_code=status.exit_code,
             completed=await self.blocking((folder / COMPLETED_FILE).exists),
-            attached=await self._attached(attempt, folder),
+            attached=attached,
             reason=status.reason,
+            seconds=status.seconds,
+            last_line="" if attached else await self.blocking(last_line, self.run_dir, attempt),
         )
 
     async def _attached(self, attempt: int, folder: Path) -> bool:
