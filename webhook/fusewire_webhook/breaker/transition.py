@@ -81,7 +81,7 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
     if command.verb == "shutdown":
         return None
     if not state.declared or state.shut_down:
-        return "it is not guarded now: start the webhook first"
+        return "it is not guarded now: start it again with the same `fusewire run …` (or `fusewire serve`)"
     match command.verb:
         case "reset":
             return None if state.phase == "locked" else f"it is {state.phase}: only a locked run can be reset"
