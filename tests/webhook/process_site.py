@@ -103,7 +103,9 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(tmp_path)
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by children too
     yield site
+    signal.signal(signal.SIGHUP, inherited)
     for process in site.processes:
         if process.returncode is None:
             process.kill()
