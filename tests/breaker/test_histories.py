@@ -98,7 +98,8 @@ class Histories(RuleBasedStateMachine):
         )
         more: dict[str, Any] = {}
         if verb in {"promote", "rollback", "reset"} and self.world.disk:
-            more["snapshot"] = data.draw(st.sampled_from([None, *(s.name for s in self.world.disk)]))
+            there = [*self.world.disk, *(self.world.aside if verb == "rollback" else ())]
+            more["snapshot"] = data.draw(st.sampled_from([None, *(s.name for s in there)]))
         if verb in {"rollback", "reset"} and more.get("snapshot") is None:
             more["scratch"] = data.draw(st.booleans())
         if verb in {"pause", "resume"}:

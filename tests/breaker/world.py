@@ -67,7 +67,11 @@ class World:
     disk: list[Snapshot] = field(default_factory=list)
     """Usable snapshots in order of writing."""
     stable: set[str] = field(default_factory=set)
+    aside: list[Snapshot] = field(default_factory=list)
+    """Stable ones that a person's rollback set aside."""
     damaged: set[str] = field(default_factory=set)
+    sequences: dict[str, int] = field(default_factory=dict)
+    """Of each stable one: its place in the order of promotion."""
     promotions: int = 0
     step: int = 0
     """Of the living attempt."""
@@ -124,6 +128,7 @@ class World:
         self.stable.add(snapshot.name)
         self.promotions += 1
         return SnapshotPromoted(
+        self.sequences.setdefault(snapshot.name, self.promotions)
             name=snapshot.name,
             step=snapshot.step,
             attempt=snapshot.attempt,
@@ -167,8 +172,8 @@ class World:
             case WaitAndClassify(attempt=attempt):
                 found: FailureClass = "divergence" if divergence else "infrastructure"
                 return ExitClassified(attempt=attempt, failure_class=found, step=self.step)
-            case RollBack(target=target):
-                return self._roll_back(target)
+            case RollBack(target=target, by_person=by_person):
+                return self._roll_back(target, by_person=by_person)
             case ResumeNewest():
                 there_were = [s.name for s in self.disk]
                 self.disk = [s for s in self.disk if s.name not in self.damaged]
@@ -197,17 +202,34 @@ class World:
                 return WouldHaveActed(words=words, trip_used=False)
         raise AssertionError(action)
 
-    def _roll_back(self, target: str | None) -> Event:
+    def _roll_back(self, target: str | None, *, by_person: bool = False) -> Event:
+        if by_person:
+            self.disk = sorted(
+                (*self.disk, *(s for s in self.aside if s.name == target)), key=lambda snapshot: snapshot.order
+            )
+            self.aside = [s for s in self.aside if s.name != target]
         if target is None:
-            gone, self.disk = [s.name for s in self.disk], []
-            return RolledBack(target=None, quarantined=tuple(gone))
+            gone, self.disk = self.disk, []
+            self._set_aside(gone, by_person=by_person)
+            return RolledBack(target=None, quarantined=tuple(s.name for s in gone))
         found = next((s for s in self.disk if s.name == target and s.name not in self.damaged), None)
         if found is None:
             self.disk = [s for s in self.disk if s.name != target]
             return RollbackFailed(target=target, reason="its bytes do not hold")
         gone = [s.name for s in self.disk if s.order > found.order]
         self.disk = [s for s in self.disk if s.order <= found.order]
-        return RolledBack(target=target, step=found.step, attempt=found.attempt, quarantined=tuple(gone))
+        self._set_aside(gone, by_person=by_person)
+        return RolledBack(
+            target=target,
+            step=found.step,
+            attempt=found.attempt,
+            quarantined=tuple(s.name for s in gone),
+            sequence=self.sequences.get(found.name, 0),
+        )
+
+    def _set_aside(self, gone: list[Snapshot], *, by_person: bool) -> None:
+        if by_person:
+            self.aside += [s for s in gone if s.name in self.stable]
 
     # What must always hold ----------------------------------------------------------------------------
 
@@ -217,6 +239,17 @@ class World:
             assert state is before, "a resolved alert changes nothing"
             assert not actions, "a resolved alert never acts"
         if before.phase == "locked" and state.phase != "locked":
+        if isinstance(event, AlertReported) and self._dismissed(before, event):
+            assert state is before, "a dismissed alert changes nothing"
+        if state.dismissed != before.dismissed and state.attempt == before.attempt:
+            assert isinstance(event, Command), "only a person dismisses"
+            assert event.dismiss
+            assert {one.alert for one in state.dismissed} <= {
+                one.alert for one in (*before.held, *before.dismissed)
+            }, "only what was held is dismissed"
+        assert not (state.held and not state.pauses), "without a pause nothing is held"
+        if isinstance(event, RolledBack) and event.sequence:
+            assert event.target in {s.name for s in state.promoted}, "a stable target is stable"
             assert isinstance(event, Command), "only a person leaves LOCKED"
             assert event.verb == "reset"
         if state.incident is not None:

@@ -72,6 +72,10 @@ def rollback(run_dir: Path, files: FileLayer) -> None:
     SnapshotStore(run_dir, files=files).roll_back(A, reason="r", journal_entry=5)
 
 
+def restore(run_dir: Path, files: FileLayer) -> None:
+    SnapshotStore(run_dir, files=files).restore(B)
+
+
 def retention(run_dir: Path, files: FileLayer) -> None:
     SnapshotStore(run_dir, files=files).apply_retention(RetentionPolicy(keep_promoted=1, keep_total=2), attempt=1)
 
@@ -81,6 +85,12 @@ def nothing(run_dir: Path) -> None:
     run_dir.mkdir()
 
 
+def gone_back(run_dir: Path) -> None:
+    """A person's rollback has put a promoted one into quarantine."""
+    three(run_dir)
+    SnapshotStore(run_dir).roll_back(A, reason="r", journal_entry=4, by_person=True)
+
+
 SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path, FileLayer], None]]] = {
     "save": (nothing, save),
     "folder": (nothing, folder),
@@ -88,6 +98,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path, FileLayer], N
     "ranks": (nothing, ranks),
     "promotion": (three, promotion),
     "rollback": (three, rollback),
+    "restore": (gone_back, restore),
     "retention": (three, retention),
 }
 

@@ -92,6 +92,19 @@ def test_a_killed_rollback_never_resumes_from_what_is_out_and_can_be_repeated(tm
         assert sorted(path.name for path in (run_dir / "snapshots").iterdir()) == [A]
 
 
+def test_a_killed_restore_is_done_or_not_and_can_be_repeated(tmp_path: Path) -> None:
+    """The snapshot is in quarantine or stable at every crash point, and repeating brings it back."""
+    seen = set()
+    for run_dir in crashes("restore", tmp_path):
+        store = SnapshotStore(run_dir)
+        whole(store)
+        seen.add(store.get(B).state)
+        store.restore(B)
+        assert store.stable() == store.get(B)
+        assert (run_dir / "stable_checkpoint_latest").resolve() == store.get(B).path == run_dir / "snapshots" / B
+    assert seen == {"quarantined", "promoted"}
+
+
 def test_a_killed_deletion_never_takes_what_must_stay(tmp_path: Path) -> None:
     """The active and the last promoted snapshot are whole at every crash point, and repeating finishes the work."""
     for run_dir in crashes("retention", tmp_path):

@@ -129,6 +129,15 @@ def test_quarantine_has_its_own_limit() -> None:
     assert kept(infos, RetentionPolicy(keep_quarantined_bytes=15)) == [1, 8]
 
 
+def test_what_had_been_promoted_is_never_counted_out_of_quarantine() -> None:
+    """A person's rollback may put many stable snapshots there: only a limit in bytes takes them, last of all."""
+    infos = [info(step, "quarantined", was_promoted=step % 2 == 1) for step in range(1, 9)]
+    assert kept(infos, RetentionPolicy(keep_quarantined=1)) == [1, 3, 5, 7, 8]
+    assert kept(infos, RetentionPolicy(keep_quarantined=0)) == [1, 3, 5, 7]
+    assert kept(infos, RetentionPolicy(keep_quarantined=9, keep_quarantined_bytes=50)) == [1, 3, 5, 7, 8]
+    assert kept(infos, RetentionPolicy(keep_quarantined=9, keep_quarantined_bytes=25)) == [5, 7]
+
+
 def test_a_policy_that_keeps_nothing_is_refused() -> None:
     """keep_promoted=0 would leave a run with nothing to go back to."""
     with pytest.raises(ValueError, match="keep_promoted 0"):

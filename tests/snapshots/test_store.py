@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusewire.errors import SnapshotError
-from fusewire.snapshots import FileLayer, SnapshotStore, snapshot_name
+from fusewire.snapshots import FileLayer, SnapshotStore, load_state, snapshot_name
 
 from .support import promote, write
 
@@ -236,3 +236,38 @@ def test_a_decision_is_durable_before_it_has_consequences(tmp_path: Path) -> Non
     assert effects[marked + 1] == ("fsync", name)
     assert effects.index(("unlink", "stable_checkpoint_latest")) > marked + 1
     assert effects[-3:] == [("rename", name), ("fsync", "quarantine"), ("fsync", "snapshots")]
+
+
+def test_a_persons_rollback_can_be_undone(tmp_path: Path) -> None:
+    """A promoted snapshot that it put into quarantine is found, restored as it was, and is the stable one again."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    promote(tmp_path, *names[:2])
+    store = SnapshotStore(tmp_path)
+    assert [info.name for info in store.after(names[0])] == names[1:]
+    assert [info.name for info in store.after(None)] == names
+    store.roll_back(names[0], reason="rollback by ada: a typo", journal_entry=4, by_person=True)
+    assert store.after(names[0]) == []
+    assert store.find("2", restorable=True).name == names[1]
+    with pytest.raises(SnapshotError, match=f"in quarantine .*a typo.*quarantine/{names[1]}"):
+        store.find("2")
+    with pytest.raises(SnapshotError, match=f"in quarantine .*quarantine/{names[2]}"):
+        store.find("3", restorable=True)
+    for _ in range(2):
+        store.restore(names[1])
+        assert store.stable() == store.get(names[1])
+        assert link(tmp_path, "stable_checkpoint_latest") == f"snapshots/{names[1]}"
+        assert load_state(store.get(names[1]).path)
+    with pytest.raises(SnapshotError, match="not a target"):
+        store.restore(names[2])
+
+
+def test_what_a_divergence_condemned_is_not_restored(tmp_path: Path) -> None:
+    """A rollback that no person asked for, and marks of older versions, are for good."""
+    names = [write(tmp_path, step) for step in (1, 2)]
+    promote(tmp_path, *names)
+    store = SnapshotStore(tmp_path)
+    store.roll_back(names[0], reason="KLSpike", journal_entry=4)
+    with pytest.raises(SnapshotError, match=r"no usable snapshot 2.*KLSpike"):
+        store.find("2", restorable=True)
+    with pytest.raises(SnapshotError, match=r"KLSpike.*not a target"):
+        store.restore(names[1])

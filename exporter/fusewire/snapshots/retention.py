@@ -27,6 +27,10 @@ class SnapshotInfo:
     """Who promoted it, or why it was rejected or put into quarantine."""
     sequence: int = 0
     """Of a promoted one: its place in the order of promotion, from 1."""
+    was_promoted: bool = False
+    """In quarantine: it had been promoted."""
+    restorable: bool = False
+    """In quarantine: it had been promoted, and only a person's rollback put it there."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -52,9 +56,9 @@ class RetentionPolicy:
     keep_bytes: int | None = None
     """Bytes of all snapshots outside quarantine."""
     keep_quarantined: int = 5
-    """Snapshots in quarantine, the latest ones."""
+    """Snapshots in quarantine that had never been promoted, the latest ones."""
     keep_quarantined_bytes: int | None = None
-    """Bytes in quarantine."""
+    """Bytes in quarantine; the only limit that deletes one there that had been promoted."""
 
     def __post_init__(self) -> None:
         if self.keep_promoted < 1:
@@ -122,14 +126,14 @@ def _spaced(older: Sequence[SnapshotInfo], newest_step: int) -> list[SnapshotInf
 def _quarantine_plan(
     quarantined: Sequence[SnapshotInfo], policy: RetentionPolicy, protected: Collection[str]
 ) -> list[str]:
-    """``quarantined`` comes in the order in which they were put there."""
+    """``quarantined`` comes in the order in which they were put there; those that had been promoted go last."""
     doomed: list[str] = []
-    count, size = len(quarantined), sum(info.size for info in quarantined)
-    for info in quarantined:
-        too_much = count > policy.keep_quarantined or (
-            policy.keep_quarantined_bytes is not None and size > policy.keep_quarantined_bytes
-        )
-        if too_much and info.name not in protected:
+    never_promoted = [info for info in quarantined if not info.was_promoted]
+    count, size = len(never_promoted), sum(info.size for info in quarantined)
+    for info in (*never_promoted, *(info for info in quarantined if info.was_promoted)):
+        too_many = count > policy.keep_quarantined and not info.was_promoted
+        too_large = policy.keep_quarantined_bytes is not None and size > policy.keep_quarantined_bytes
+        if (too_many or too_large) and info.name not in protected:
             doomed.append(info.name)
             count, size = count - 1, size - info.size
     return doomed

@@ -119,15 +119,19 @@ class SnapshotStore:
             f"{self._snapshots / name}: no such snapshot; see `fusewire snapshots`", reason="missing"
         )
 
-    def find(self, given: str) -> SnapshotInfo:
+    def find(self, given: str, *, restorable: bool = False) -> SnapshotInfo:
         """The snapshot that a person means by its name or its step.
 
         Of several at one step it is the promoted one, then the newest. Its full name alone means a rejected one.
 
+        Args:
+            restorable: where no other is meant, one in quarantine that :meth:`restore` brings back.
+
         Raises:
             SnapshotError: there is none; the message names those that there are.
         """
-        infos = [info for info in self.list() if info.state != "quarantined"]
+        every = self.list()
+        infos = [info for info in every if info.state != "quarantined"]
         usable = [info for info in infos if info.state != "rejected"]
         if given.isdecimal():
             found = [info for info in usable if info.step == int(given)]
@@ -135,11 +139,19 @@ class SnapshotStore:
             found = [info for info in infos if info.name == given]
         if found:
             return max(found, key=lambda info: (info.state == "promoted", info.order))
+        aside = [info for info in every if info.state == "quarantined" and given in {info.name, str(info.step)}]
+        if restorable and (back := [info for info in aside if info.restorable]):
+            return max(back, key=lambda info: info.promotion_order)
         rejected = [info.name for info in infos if given.isdecimal() and info.step == int(given)]
         there_are = ", ".join(dict.fromkeys(str(info.step) for info in usable)) or "none"
         raise SnapshotError(
             f"no usable snapshot {given}; steps that there are: {there_are}"
-            + (f"; rejected, so only by its full name: {', '.join(rejected)}" if rejected else ""),
+            + (f"; rejected, so only by its full name: {', '.join(rejected)}" if rejected else "")
+            + "".join(
+                f"; in quarantine ({info.why}): {info.path}"
+                + (", a rollback to it brings it back" if info.restorable else "")
+                for info in aside
+            ),
             reason="missing",
         )
 
@@ -229,7 +241,7 @@ class SnapshotStore:
         """
         info = self.get(name)
         if info.state == "quarantined":
-            raise SnapshotError(f"{name}: is in quarantine ({info.why}) and never comes back", reason="quarantined")
+            raise SnapshotError(f"{info.path}: is in quarantine ({info.why})", reason="quarantined")
         if info.state != "promoted":
             # 1. the decision is durable
             promotion = {
@@ -274,11 +286,16 @@ class SnapshotStore:
             SnapshotError: it is missing or in quarantine.
         """
         if name is not None and self.get(name).state == "quarantined":
-            raise SnapshotError(f"{name}: is in quarantine and never comes back", reason="quarantined")
+            raise SnapshotError(f"{name}: is in quarantine", reason="quarantined")
         swap_link(self._run_dir / ACTIVE_LINK, None if name is None else self._snapshots / name, self._files)
 
-    def quarantine(self, names: Iterable[str], *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+    def quarantine(
+        self, names: Iterable[str], *, reason: str, journal_entry: int | None, by_person: bool = False
+    ) -> tuple[str, ...]:
         """Move snapshots, whole or broken, to where nothing resumes from. May be repeated at any point.
+
+        Args:
+            by_person: nothing is wrong with them, a person goes back: :meth:`restore` may undo it.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put there.
@@ -291,7 +308,7 @@ class SnapshotStore:
             # 1. the decision is durable: from here on no method takes the snapshot for usable
             if not (path / QUARANTINE_FILE).exists():
                 value = {"reason": reason, "journal_entry": journal_entry, "time": self._clock()}
-                self._files.write_json(path / QUARANTINE_FILE, value)
+                self._files.write_json(path / QUARANTINE_FILE, {**value, "by_person": by_person})
             moved.append(name)
         # 2. readers of the link no longer get there
         self.publish_stable()
@@ -303,11 +320,47 @@ class SnapshotStore:
             moved += [path.name for path, entry in entries if entry == journal_entry]
         return tuple(sorted(set(moved)))
 
-    def roll_back(self, target: str | None, *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+    def restore(self, name: str) -> None:
+        """Bring back a promoted snapshot that a person's rollback put into quarantine. May be repeated.
+
+        Raises:
+            SnapshotError: it is missing, or in quarantine for another reason.
+        """
+        info = self.get(name)
+        if info.state == "quarantined" and not info.restorable:
+            raise SnapshotError(f"{info.path}: is in quarantine ({info.why}): not a target", reason="quarantined")
+        if info.path.parent == self._quarantine:
+            # 1. to its place, still marked
+            self._files.rename(info.path, self._snapshots / name)
+            self._files.fsync(self._snapshots)
+            self._files.fsync(self._quarantine)
+        mark = self._snapshots / name / QUARANTINE_FILE
+        if mark.exists():
+            # 2. the decision
+            self._files.unlink(mark)
+            self._files.fsync(mark.parent)
+        # 3. readers see it
+        self.publish_stable()
+
+    def after(self, target: str | None) -> Infos:
+        """What :meth:`roll_back` to ``target`` would put into quarantine, in order of writing.
+
+        Raises:
+            SnapshotError: there is no complete snapshot of that name.
+        """
+        last = (-1, -1) if target is None else self.get(target).order
+        return [info for info in self.list() if info.state != "quarantined" and info.order > last]
+
+    def roll_back(
+        self, target: str | None, *, reason: str, journal_entry: int | None, by_person: bool = False
+    ) -> tuple[str, ...]:
         """Quarantine all that was written after ``target`` and make it active. May be repeated at any point.
 
         After means: in a later attempt, or later in the same one, whatever the step number. Half-written leftovers
         are deleted. The trainer must be stopped. None: everything goes, and the next attempt starts from scratch.
+
+        Args:
+            by_person: a person goes back; see :meth:`quarantine`.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put into quarantine.
@@ -327,7 +380,7 @@ class SnapshotStore:
         self.set_active(target)
         # 3. what came later is out
         later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
-        return self.quarantine(later, reason=reason, journal_entry=journal_entry)
+        return self.quarantine(later, reason=reason, journal_entry=journal_entry, by_person=by_person)
 
     def apply_retention(self, policy: RetentionPolicy, *, attempt: int | None = None) -> tuple[str, ...]:
         """Delete what ``policy`` does not keep (see :func:`plan_retention`); the active one stays.
@@ -439,8 +492,14 @@ def _describe(path: Path) -> SnapshotInfo | None:
         unread = str(error) if error.reason == "unreadable" else ""
     state: State = "candidate"
     sequence: Any = None
+    was_promoted = restorable = False
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
-        state, why = "quarantined", str(_read_json(path / QUARANTINE_FILE).get("reason", ""))
+        mark = _read_json(path / QUARANTINE_FILE)
+        state, why = "quarantined", str(mark.get("reason", ""))
+        was_promoted = (path / PROMOTION_FILE).exists()
+        # a number behind its name: another one of that name was there before
+        whole = manifest is not None and parse_name(path.name) is not None
+        restorable = was_promoted and whole and mark.get("by_person") is True
     elif manifest is None and not unread:
         return None
     elif (path / PROMOTION_FILE).exists():
@@ -460,6 +519,8 @@ def _describe(path: Path) -> SnapshotInfo | None:
         time=manifest.time if manifest else path.stat().st_mtime if unread else 0.0,
         why=why or unread,
         sequence=sequence if isinstance(sequence, int) else 0,
+        was_promoted=was_promoted,
+        restorable=restorable,
     )
 
 

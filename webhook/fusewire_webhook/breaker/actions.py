@@ -38,6 +38,8 @@ class RollBack(Action):
 
     target: str | None
     reason: str
+    by_person: bool = False
+    """A person goes back: what had been promoted can be brought back from quarantine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,8 @@ def _stage_action(state: RunState) -> Action:  # noqa: PLR0911 - one return per 
         case "settle":
             return WaitAndClassify(attempt=state.attempt, seconds=state.policy.settle_seconds)
         case "rollback":
-            return RollBack(target=procedure.target, reason=procedure.reason)
+            by_person = procedure.cause == "person"
+            return RollBack(target=procedure.target, reason=procedure.reason, by_person=by_person)
         case "resume":
             return ResumeNewest(attempt=state.attempt, reason=procedure.reason)
         case "purge":

@@ -239,6 +239,8 @@ class RolledBack(Event):
     attempt: int = 0
     """The one that wrote the target."""
     quarantined: tuple[str, ...] = ()
+    sequence: int = 0
+    """Of a stable target: its place in the order of promotion. A person may have brought it back."""
     none_usable: bool = False
     """From scratch although there were snapshots: none of them could be used."""
 

@@ -385,6 +385,9 @@ def _purge_finished(state: RunState, event: PurgeFinished) -> RunState:
     if event.exit_code == 0:
         return advance(state)
     words = f"the purge hook ended with exit code {event.exit_code}"
+    if event.target is not None and event.sequence and event.target not in {s.name for s in kept}:
+        back = Snapshot(name=event.target, step=event.step, attempt=event.attempt, sequence=event.sequence)
+        kept = tuple(sorted((*kept, back), key=lambda snapshot: snapshot.promotion_order))
     return procedures.lock(state, f"{words}: {event.output.strip()}" if event.output.strip() else words)
 
 

@@ -58,6 +58,7 @@ def rows(store: SnapshotStore) -> list[dict[str, Any]]:
             "size": info.size,
             "time": info.time,
             "why": info.why,
+            "restorable": info.restorable,
         }
         for info in store.list()
     ]

@@ -271,7 +271,7 @@ class Effects:
                 if await self._change(order, away, [target]) is None:
                     return None
                 return RollbackFailed(target=target, reason=problem)
-        return await self._change(order, self._make_active, target, action.reason, seq)
+        return await self._change(order, self._make_active, target, action.reason, seq, by_person=action.by_person)
 
     async def _resume(self, action: ResumeNewest, state: RunState, seq: int, order: Order) -> Event | None:
         found = await order.meanwhile(self._newest_clean(action.attempt, seq))
@@ -290,12 +290,16 @@ class Effects:
         async with self.changing:
             return await self.blocking(change, *args, **kwargs) if order.stands() else None
 
-    def _make_active(self, target: str | None, reason: str, seq: int) -> RolledBack:
-        moved = self.store.roll_back(target, reason=reason, journal_entry=seq)
+    def _make_active(self, target: str | None, reason: str, seq: int, *, by_person: bool = False) -> RolledBack:
+        if target is not None and by_person:
+            self.store.restore(target)
+        moved = self.store.roll_back(target, reason=reason, journal_entry=seq, by_person=by_person)
         if target is None:
             return RolledBack(target=None, quarantined=moved)
         info = self.store.get(target)
-        return RolledBack(target=target, step=info.step, attempt=info.attempt, quarantined=moved)
+        return RolledBack(
+            target=target, step=info.step, attempt=info.attempt, quarantined=moved, sequence=info.sequence
+        )
 
     async def _readable(
         self, change: Callable[[], Awaitable[Event | None]], order: Order, target: str | None = None
@@ -375,7 +379,7 @@ class Effects:
         except (FusewireError, OSError) as error:
             return (str(error),), None
         if info.state == "quarantined":
-            return (f"{name} is in quarantine ({info.why}) and never comes back",), info
+            return (f"{name} is in quarantine ({info.why}): {info.path}",), info
         if not verify:
             return (), info
         verification = await self.blocking(self.store.verify, name, self.config.snapshots.verify)

@@ -272,7 +272,7 @@ class GuardedRun:
             JournalError: it is not stored.
         """
         if command.snapshot is not None:
-            command = dataclasses.replace(command, snapshot=await self._resolve(command.snapshot))
+            command = dataclasses.replace(command, snapshot=await self._resolve(command.snapshot, command.verb))
         refused = breaker.refusal(self.state, command)
         if refused is None:
             if command.snapshot is not None and command.verb in {"rollback", "reset"}:
@@ -286,7 +286,7 @@ class GuardedRun:
         if (damage := await self._damage(target)) is not None:
             return damage
         async with self.effects.changing:
-            await self._resolve(target)  # a rollback that was under way may have put it away
+            await self._resolve(target, command.verb)  # a rollback that was under way may have put it away
             return self._refused.pop(await self.append(command), None)
 
     async def promote(
@@ -325,8 +325,9 @@ class GuardedRun:
         state = "cannot be read now" if found.unreadable else "is damaged"
         return None if found.ok else f"{snapshot} {state}: {'; '.join(found.problems)}"
 
-    async def _resolve(self, snapshot: str) -> str:
+    async def _resolve(self, snapshot: str, verb: str) -> str:
+        back = verb == "rollback"
         try:
-            return (await self.effects.blocking(self.effects.store.find, snapshot)).name
+            return (await self.effects.blocking(self.effects.store.find, snapshot, restorable=back)).name
         except (FusewireError, OSError) as error:
             raise CommandError(f"{self.name}: {error}") from error
