@@ -696,6 +696,68 @@ def test_a_trip_while_paused_waits_until_it_fires_again() -> None:
     assert owed(world.state) == (StopAttempt(attempt=0),)
 
 
+def test_a_resume_tells_which_alerts_the_pause_held_and_that_they_act() -> None:
+    """Each held alert once, in words, and how to prevent what follows."""
+    world = trained(100)
+    world.command("pause")
+    for name in ("KLSpike", "EntropyCollapse", "KLSpike"):
+        world.submit(trip(0, name=name))
+    assert [held.alert for held in world.state.held] == ["EntropyCollapse", "KLSpike"]
+    world.command("resume")
+    for words in ("KLSpike on attempt 0", "EntropyCollapse on attempt 0", "keep_firing_for", "--dismiss"):
+        assert words in world.state.decision
+    world.command("pause")
+    world.command("resume")
+    assert "held" not in world.state.decision
+
+
+@pytest.mark.parametrize(
+    ("report", "acts"),
+    [
+        ({"starts_at": "1970-01-01T00:00:05Z"}, False),
+        ({"starts_at": "1970-01-01T00:00:20Z"}, False),
+        ({"starts_at": "1970-01-01T00:00:10.123456789Z"}, False),
+        ({"starts_at": "1970-01-01T00:00:21Z"}, True),
+        ({"starts_at": "1970-01-01T00:00:05Z", "name": "EntropyCollapse"}, True),
+        ({"starts_at": ""}, True),
+    ],
+)
+def test_a_dismissed_alert_is_recorded_and_a_new_one_acts(report: dict[str, str], acts: bool) -> None:
+    """What began before the resume does not act; another alert, or one whose beginning is unknown, does."""
+    world = trained(100)
+    world.command("pause")
+    world.submit(trip(0, starts_at="1970-01-01T00:00:05Z"))
+    world.command("resume", dismiss=True, at=20.0)
+    assert world.state.held_trip == ""
+    world.submit(trip(0, **report))
+    assert bool(owed(world.state)) == acts
+
+
+def test_a_dismissal_holds_where_the_alerts_clock_is_ahead() -> None:
+    """The very occurrence that was held does not act, whatever the webhook's clock says."""
+    world = trained(100)
+    world.command("pause")
+    world.submit(trip(0, starts_at="1970-01-01T01:00:00Z"))
+    world.command("resume", dismiss=True, at=20.0)
+    world.submit(trip(0, starts_at="1970-01-01T01:00:00Z"))
+    assert owed(world.state) == ()
+
+
+def test_a_dismissal_ends_with_its_attempt() -> None:
+    """The next attempt is judged anew; without anything held, ``dismiss`` only resumes."""
+    world = trained(100)
+    world.command("pause")
+    world.submit(trip(0, starts_at="1970-01-01T00:00:05Z"))
+    world.command("resume", dismiss=True, at=20.0)
+    world.exit(1)
+    assert world.state.dismissed == ()
+    world.command("pause")
+    assert world.command("resume", dismiss=True)
+    assert "nothing was held" in world.state.decision
+    world.submit(trip(1, starts_at="1970-01-01T00:00:05Z"))
+    assert owed(world.state) == (StopAttempt(attempt=1),)
+
+
 def test_the_end_of_a_silence_does_not_lift_a_persons_pause() -> None:
     """Each hold is lifted by its own kind; a person lifts all."""
     world = trained(100)

@@ -179,9 +179,11 @@ class HeldStore(SnapshotStore):
             self._verifying.here()
         return super().verify(name, mode)
 
-    def roll_back(self, target: str | None, *, reason: str, journal_entry: int | None) -> tuple[str, ...]:
+    def roll_back(
+        self, target: str | None, *, reason: str, journal_entry: int | None, by_person: bool = False
+    ) -> tuple[str, ...]:
         self._rolling_back.here()
-        return super().roll_back(target, reason=reason, journal_entry=journal_entry)
+        return super().roll_back(target, reason=reason, journal_entry=journal_entry, by_person=by_person)
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -764,6 +766,51 @@ async def test_pause_and_resume_hold_a_trip_until_it_is_reported_again(tmp_path:
         assert (view.paused, view.held_trip, view.attempt) == (False, "", 0)
         assert guard.actuator.stops == []
         await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+
+
+async def test_a_persons_rollback_loses_no_stable_snapshot_and_can_be_undone(tmp_path: Path) -> None:
+    """A typo sets stable snapshots aside: retention leaves them, and naming one brings it back."""
+    async with guarding(tmp_path, quick(snapshots={"keep_quarantined": 0, "keep_promoted": 9})) as guard:
+        await guard.running(0)
+        names = [await guard.promote(step, 0) for step in (100, 200, 300, 400)]
+        typo = Command(verb="rollback", who="ann", why="a typo", snapshot="100")
+        await guard.engine.command(RUN, typo)
+        assert (await guard.running(1)).resumed_from == names[0]
+        newer = await guard.promote(150, 1)
+        assert [info.name for info in guard.store.list() if info.was_promoted] == names[1:]
+        await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="as it was", snapshot="400"))
+        state = await guard.running(2)
+        assert state.resumed_from == names[3]
+        assert [snapshot.name for snapshot in state.promoted] == [names[0], names[3]]
+        await guard.engine.submit(RUN, trip(2))
+        assert (await guard.running(3)).resumed_from == names[3]
+        assert guard.store.get(newer).restorable
+
+
+async def test_what_a_divergence_set_aside_is_no_target(tmp_path: Path) -> None:
+    """The refusal says that it is in quarantine, why, and where."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        name = write_snapshot(guard.run_dir, 200, 0)
+        await guard.engine.submit(RUN, trip(0))
+        await guard.running(1)
+        with pytest.raises(CommandError, match=f"in quarantine .*KLSpike.*quarantine/{name}"):
+            await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="", snapshot=name))
+
+
+async def test_a_dismissed_alert_does_not_act_when_it_is_reported_again(tmp_path: Path) -> None:
+    """``keep_firing_for`` repeats what a person has dismissed: it is recorded; a new occurrence acts."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        await guard.engine.command(RUN, Command(verb="pause", who="ann", why="looking"))
+        await guard.engine.submit(RUN, trip(0, starts_at="2026-01-01T00:00:00Z"))
+        resume = Command(at=1767226000.0, verb="resume", who="ann", why="a known spike", dismiss=True)
+        assert "dismissed: KLSpike" in (await guard.engine.command(RUN, resume)).decision
+        await guard.engine.submit(RUN, trip(0, starts_at="2026-01-01T00:00:00Z"))
+        assert guard.actuator.stops == []
+        await guard.engine.submit(RUN, trip(0, starts_at="2026-01-01T00:07:00Z"))
         await guard.running(1)
 
 

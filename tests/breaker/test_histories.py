@@ -50,6 +50,8 @@ class Histories(RuleBasedStateMachine):
                 failure_class=data.draw(st.sampled_from(["divergence", "infrastructure", ""])),
                 action=data.draw(st.sampled_from(["trip", "trip", "notify"])),
                 step=data.draw(st.sampled_from([None, self.world.step])),
+                name=data.draw(st.sampled_from(["KLSpike", "KLSpike", "EntropyCollapse"])),
+                starts_at=data.draw(st.sampled_from(["", *(f"1970-01-01T00:00:0{n}Z" for n in range(1, 9))])),
             )
         )
 
@@ -104,6 +106,8 @@ class Histories(RuleBasedStateMachine):
             more["scratch"] = data.draw(st.booleans())
         if verb in {"pause", "resume"}:
             more["source"] = data.draw(st.sampled_from(["cli", "silence"]))
+        if verb == "resume":
+            more |= {"dismiss": data.draw(st.booleans()), "at": data.draw(st.sampled_from([2.0, 5.0]))}
         self.world.command(verb, **more)
 
     @rule()

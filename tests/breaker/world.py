@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from fusewire.snapshots import snapshot_name
@@ -66,12 +67,12 @@ class World:
     ever_started: set[int] = field(default_factory=set)
     disk: list[Snapshot] = field(default_factory=list)
     """Usable snapshots in order of writing."""
-    stable: set[str] = field(default_factory=set)
     aside: list[Snapshot] = field(default_factory=list)
     """Stable ones that a person's rollback set aside."""
-    damaged: set[str] = field(default_factory=set)
+    stable: set[str] = field(default_factory=set)
     sequences: dict[str, int] = field(default_factory=dict)
     """Of each stable one: its place in the order of promotion."""
+    damaged: set[str] = field(default_factory=set)
     promotions: int = 0
     step: int = 0
     """Of the living attempt."""
@@ -127,8 +128,8 @@ class World:
     def _promote(self, snapshot: Snapshot, *, by: str) -> Event:
         self.stable.add(snapshot.name)
         self.promotions += 1
-        return SnapshotPromoted(
         self.sequences.setdefault(snapshot.name, self.promotions)
+        return SnapshotPromoted(
             name=snapshot.name,
             step=snapshot.step,
             attempt=snapshot.attempt,
@@ -216,7 +217,7 @@ class World:
         if found is None:
             self.disk = [s for s in self.disk if s.name != target]
             return RollbackFailed(target=target, reason="its bytes do not hold")
-        gone = [s.name for s in self.disk if s.order > found.order]
+        gone = [s for s in self.disk if s.order > found.order]
         self.disk = [s for s in self.disk if s.order <= found.order]
         self._set_aside(gone, by_person=by_person)
         return RolledBack(
@@ -238,7 +239,6 @@ class World:
         if isinstance(event, AlertReported) and event.status == "resolved":
             assert state is before, "a resolved alert changes nothing"
             assert not actions, "a resolved alert never acts"
-        if before.phase == "locked" and state.phase != "locked":
         if isinstance(event, AlertReported) and self._dismissed(before, event):
             assert state is before, "a dismissed alert changes nothing"
         if state.dismissed != before.dismissed and state.attempt == before.attempt:
@@ -250,6 +250,7 @@ class World:
         assert not (state.held and not state.pauses), "without a pause nothing is held"
         if isinstance(event, RolledBack) and event.sequence:
             assert event.target in {s.name for s in state.promoted}, "a stable target is stable"
+        if before.phase == "locked" and state.phase != "locked":
             assert isinstance(event, Command), "only a person leaves LOCKED"
             assert event.verb == "reset"
         if state.incident is not None:
@@ -285,4 +286,13 @@ class World:
             and not before.finished
             and not before.pauses
             and before.policy.mode == "act"
+            and not World._dismissed(before, event)
         )
+
+    @staticmethod
+    def _dismissed(before: RunState, event: AlertReported) -> bool:
+        """It fires for the present attempt, and began before a person dismissed its like."""
+        if not event.starts_at or event.attempt != before.attempt:
+            return False
+        began = datetime.fromisoformat(event.starts_at).timestamp()
+        return any(one.alert == event.alertname and began <= one.until for one in before.dismissed)

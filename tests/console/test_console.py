@@ -132,6 +132,54 @@ async def test_every_command_reaches_the_engine(tmp_path: Path, open_page: OpenP
         assert verbs == ["pause", "resume", "promote", "rollback", "reset"]
 
 
+async def test_a_rollback_says_what_goes_and_brings_back(tmp_path: Path, open_page: OpenPage) -> None:
+    """The confirmation counts the stable snapshots that go; one of them can be chosen again afterwards."""
+    async with site(tmp_path, RUN) as served:
+        first, second = await served.promoted(RUN, 100), await served.promoted(RUN, 200)
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("step 200", within=".ladder")
+        choose = "(name) => { const s = document.querySelector('#command-snapshot'); s.value = name; "
+        choose = f"({choose} s.dispatchEvent(new Event('change')); }})"
+        for attempt, target, told in ((1, first, "1 newer snapshot, 1 of them stable"), (2, second, "")):
+            await page.until(
+                f"document.querySelector('.ladder').textContent.includes('{target}') "
+                f"&& [...document.querySelectorAll('.rung.quarantined')].length === {attempt - 1}"
+            )
+            await page.click("Roll back…")
+            await page.value(f"{choose}('{target}')")
+            assert ("To quarantine" in await page.text(f"{DIALOG} .sure")) == bool(told)
+            assert told in await page.text(f"{DIALOG} .sure")
+            await fill(page, "so")
+            await send(page)
+            await closed(page)
+            await served.until(
+                lambda n=attempt: served.engine.view(RUN).attempt == n and served.engine.view(RUN).live  # type: ignore[misc]
+            )
+            assert served.engine.view(RUN).resumed_from == target
+
+
+async def test_a_resume_can_dismiss_what_the_pause_held(tmp_path: Path, open_page: OpenPage) -> None:
+    """A checkbox names it, and only where something is held."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served, f"/#/run/{RUN}")
+        box = "document.querySelector('#command-dismiss')"
+        for held in (False, True):
+            await served.engine.command(RUN, Command(verb="pause", who="ada", why="looking"))
+            if held:
+                await served.engine.submit(RUN, trip(0, name="KLSpike", starts_at="2026-01-01T00:00:00Z"))
+                await page.shows("Held by the pause: KLSpike")
+            await page.click("Resume…")
+            assert await page.value(f"{box} !== null") == held
+            if held:
+                assert "KLSpike" in await page.text(f"{DIALOG} .sure")
+                await page.value(f"{box}.click()")
+            await fill(page, "it is fine", sure=False)
+            await send(page)
+            await closed(page)
+        resumes = [one["dismiss"] for one in served.journaled(RUN, "command") if one["verb"] == "resume"]
+        assert resumes == [False, True]
+
+
 async def test_a_refusal_is_shown_and_nothing_typed_is_lost(tmp_path: Path, open_page: OpenPage) -> None:
     """The engine's sentence stands in the form; a form that was closed keeps its reason."""
     async with site(tmp_path, RUN) as served:

@@ -130,6 +130,20 @@ async def test_delivered_alert_counts_again_after_a_resume(world: World) -> None
     assert await world.reconciler.look() == 1
 
 
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_what_was_delivered_and_held_is_not_called_undelivered(
+    world: World, delivered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning says what is so: held by a pause, or not delivered."""
+    world.answers.firing = [{**TRIP, "attempt": "2"}]
+    if delivered:
+        world.reconciler.stored(RUN, AlertReported(alertname="KLSpike", status="firing", attempt=2, action="trip"))
+    world.reconciler.stored(RUN, Command(verb="resume", who="ada", why="done"))
+    assert await world.reconciler.look() == 1
+    assert ("had not been delivered" in caplog.text) != delivered
+    assert ("held by a pause" in caplog.text) == delivered
+
+
 async def test_alert_that_could_not_be_stored_is_tried_again(world: World) -> None:
     """A full disk costs nothing but time."""
     world.answers.firing = [{**TRIP, "attempt": "2"}]

@@ -313,8 +313,19 @@ async def test_a_command_is_journaled_with_who_and_why(serve: Open, engine: Engi
     assert run == "cartpole"
     assert event.payload() == {
         "verb": "rollback", "who": "ada", "why": "bad", "snapshot": "s", "scratch": False, "source": "api",
-        "silence": "",
+        "silence": "", "dismiss": False,
     }  # fmt: skip
+
+
+async def test_a_resume_may_dismiss_what_the_pause_held(serve: Open, engine: Engine) -> None:
+    """``"dismiss": true`` reaches the engine; with another verb it is refused."""
+    client = await serve()
+    body = {"who": "ada", "why": "a known spike", "dismiss": True}
+    await client.post("/api/runs/cartpole/resume", json=body)
+    ((_, event),) = engine.events
+    assert event.payload()["dismiss"] is True
+    assert (await client.post("/api/runs/cartpole/pause", json=body)).status == 400
+    assert (await client.post("/api/runs/cartpole/resume", json={**body, "dismiss": "yes"})).status == 400
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Command, SnapshotJudged, SnapshotSeen
+from fusewire_webhook.breaker.events import AlertReported, Command, SnapshotJudged, SnapshotSeen
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.watch.promoter import Promoter
 from tests.snapshots.support import write
@@ -40,6 +42,83 @@ async def test_a_command_reaches_the_serving_webhook(config: Config, capsys: pyt
         (pause,) = service.engine.view("cartpole").pauses
     assert pause == {"source": "cli", "who": "ada", "why": "looking", "silence": ""}
     assert "pause by ada: looking" in capsys.readouterr().out
+
+
+async def stable(config: Config, service: Any, *steps: int) -> list[str]:
+    """Snapshots that the gate has promoted; their names."""
+    names = [write(Path(config.runs_dir) / "cartpole", step) for step in steps]
+    for name in names:
+        await service.engine.promote("cartpole", name, by="gate", evidence={}, baselines={})
+    return names
+
+
+async def test_a_rollback_past_stable_snapshots_needs_a_yes(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal it is refused and says how many would go; with ``--yes`` it says where they lie."""
+    rollback = ("rollback", "cartpole", "--why", "so", "--runs", config.runs_dir)
+    async with served(config, FakeActuator()) as service:
+        names = await stable(config, service, 100, 200, 300)
+        write(Path(config.runs_dir) / "cartpole", 400)
+        assert await call(*rollback, "--to", "100") == 2
+        assert "moves 3 snapshots (2 stable) to quarantine: say --yes" in capsys.readouterr().err
+        assert await call(*rollback, "--scratch") == 2
+        assert "moves 4 snapshots (3 stable) to quarantine: say --yes" in capsys.readouterr().err
+        assert service.engine.view("cartpole").attempt == 0
+        assert await call(*rollback, "--to", "300") == 0  # no stable one goes
+        await until(lambda: service.engine.view("cartpole").attempt == 1)
+        assert await call(*rollback, "--to", "100", "--yes") == 0
+        quarantine = Path(config.runs_dir) / "cartpole" / "quarantine"
+        assert f"2 snapshots (2 stable) to quarantine: {quarantine}" in capsys.readouterr().out
+        await until(lambda: service.engine.view("cartpole").attempt == 2 and service.engine.view("cartpole").live)
+        assert await call(*rollback, "--to", "300") == 0  # it comes back
+        await until(lambda: service.engine.view("cartpole").resumed_from == names[2])
+
+
+@pytest.mark.parametrize(("said", "done"), [("y\n", True), ("\n", False), ("no\n", False), ("", False)])
+async def test_on_a_terminal_a_rollback_asks(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: str, done: bool
+) -> None:
+    """Only a yes goes on."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(said))
+    async with served(config, FakeActuator()) as service:
+        await stable(config, service, 100, 200)
+        code = await call("rollback", "cartpole", "--to", "100", "--why", "so", "--runs", config.runs_dir)
+        assert code == (0 if done else 2)
+        if done:
+            await until(lambda: service.engine.view("cartpole").attempt == 1)
+        assert service.engine.view("cartpole").attempt == (1 if done else 0)
+    assert "moves 1 snapshot (1 stable) to quarantine. Go on? [y/N]" in capsys.readouterr().out
+
+
+async def test_a_resume_tells_what_was_held_and_can_dismiss_it(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer names the alert and what it will do; ``--dismiss`` keeps it from doing it."""
+    started = "2026-01-01T00:00:00Z"
+    alert = AlertReported(alertname="KLSpike", status="firing", attempt=0, action="trip", starts_at=started)
+    actuator = FakeActuator()
+
+    async def say(*words: str) -> str:
+        assert await call(*words, "cartpole", "--why", "so", "--runs", config.runs_dir) == 0
+        return capsys.readouterr().out
+
+    async with served(config, actuator) as service:
+        await say("pause")
+        await service.engine.submit("cartpole", alert)
+        told = await say("resume")
+        assert "the pause held KLSpike" in told
+        assert "keep_firing_for" in told
+        await say("pause")
+        await service.engine.submit("cartpole", alert)
+        assert "dismissed: KLSpike" in await say("resume", "--dismiss")
+        await service.engine.submit("cartpole", alert)
+        assert actuator.stops == []
 
 
 async def test_the_name_of_the_caller_is_the_default(config: Config) -> None:

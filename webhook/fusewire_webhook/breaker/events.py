@@ -1,8 +1,8 @@
 """What can happen to a run: the journal holds these events and nothing else.
 
 State is the fold of a run's events (see ``breaker.py``). Every event is a frozen dataclass of JSON values, so
-the journal is readable without this code. ``at`` is the webhook's wall clock in Unix seconds, for people; no
-decision compares it with a time stamp that another machine made.
+the journal is readable without this code. ``at`` is the webhook's wall clock in Unix seconds, for people; one
+decision alone compares it with a time stamp that another machine made: what a person dismisses (``Dismissed``).
 """
 
 from __future__ import annotations
@@ -301,6 +301,8 @@ class Command(Event):
     """``cli``, ``api``, ``console``, ``silence`` (a silence on a trip alert) or ``signal``."""
     silence: str = ""
     """With source ``silence``: Alertmanager's id of it."""
+    dismiss: bool = False
+    """With ``resume``: the trip alerts that the pause held do not act when they are reported again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,9 @@ def _next_attempt(state: RunState, procedure: Procedure) -> RunState:
         noted=(),
         dirty=False,
         early_trip=None,
+        held_trip="",
+        held=(),
+        dismissed=(),
         step=state.active_step,
         lr_scale=procedure.lr_scale,
         raise_lr=False,
@@ -114,6 +117,7 @@ def diverged(state: RunState, words: str, *, step: int, alert: str = "", person:
         tripped=True,
         dirty=True,
         held_trip="",
+        held=(),
         incident=incident,
         incidents=incident.number,
         furthest_trip=max(state.furthest_trip, step),
@@ -161,6 +165,7 @@ def broke(state: RunState, words: str, *, step: int, alert: str = "", free: bool
     counted = state.but(
         tripped=state.tripped or state.live,
         held_trip="",
+        held=(),
         infrastructure_failures=failures,
         infrastructure_step=max(state.infrastructure_step, step),
         restarts_in_a_row=in_a_row,
@@ -232,6 +237,7 @@ def roll_back(state: RunState, words: str, *, target: str | None) -> RunState:
         dirty=True,
         tripped=True,
         held_trip="",
+        held=(),
         decision=f"rolling back to {target or 'the start'}: {words}",
     )
 
@@ -304,6 +310,10 @@ def _observe(state: RunState, would_have: str, words: str, alert: str) -> RunSta
         return state
     note = f"would have {would_have}: {words}"
     noted = state.but(
-        noted=(*state.noted, alert), held_trip="", would_have=(*state.would_have, note), decision=note
+        noted=(*state.noted, alert),
+        held_trip="",
+        held=(),
+        would_have=(*state.would_have, note),
+        decision=note,
     )
     return noted if state.live else lock(noted, f"observe mode restarts nothing: {words}")

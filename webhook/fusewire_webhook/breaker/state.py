@@ -103,6 +103,18 @@ class EarlyTrip:
     step: int
     alert: str
     """Its name."""
+    starts_at: float | None = None
+    """Unix seconds of Prometheus's clock; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dismissed:
+    """A trip alert of the present attempt that a person has looked at and found harmless."""
+
+    alert: str
+    """Its name."""
+    until: float
+    """Unix seconds: what began later is another occurrence, and acts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +162,10 @@ class RunState:
     lifted: tuple[str, ...] = ()
     """Ids of the silences whose pause a person has ended: they pause the run no more."""
     held_trip: str = ""
+    """The last of ``held``, in words."""
+    held: tuple[EarlyTrip, ...] = ()
+    """Trip alerts of the present attempt that the pause holds, one per name: its last report."""
+    dismissed: tuple[Dismissed, ...] = ()
     shut_down: bool = False
     suspended: Procedure | None = None
     """With ``shut_down`` or while shutting down: what the next start of the webhook goes on with."""

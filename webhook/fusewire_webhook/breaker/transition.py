@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from fusewire_webhook.breaker import procedures
@@ -37,7 +38,16 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.procedures import advance
-from fusewire_webhook.breaker.state import EarlyTrip, Pause, Procedure, Promotion, RunState, Snapshot, Unpromoted
+from fusewire_webhook.breaker.state import (
+    Dismissed,
+    EarlyTrip,
+    Pause,
+    Procedure,
+    Promotion,
+    RunState,
+    Snapshot,
+    Unpromoted,
+)
 
 KEPT_PROMOTIONS = 512
 """Promoted snapshots that the state remembers; retention keeps far fewer on disk."""
@@ -118,16 +128,36 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
         return state
     if event.attempt != state.attempt or state.tripped or state.finished:
         return state
+    starts_at = _unix(event.starts_at)
+    if _is_dismissed(state, event.alertname, starts_at):
+        return state
     at = state.step if event.step is None else max(event.step, state.step)
     words = f"{event.alertname} on attempt {event.attempt} at step {at} or later"
     trip = EarlyTrip(
-        divergence=event.failure_class != "infrastructure", words=words, step=at, alert=event.alertname
+        divergence=event.failure_class != "infrastructure",
+        words=words,
+        step=at,
+        alert=event.alertname,
+        starts_at=starts_at,
     )
     if state.stage is None:
         return _trip(state, trip) if state.live else state
     if state.stage == "start":
         return state if state.early_trip is not None else state.but(early_trip=trip)
     return _explain_exit(state, trip) if trip.divergence else state
+
+
+def _is_dismissed(state: RunState, alert: str, starts_at: float | None) -> bool:
+    """One whose beginning nobody knows is another occurrence: it acts."""
+    return starts_at is not None and any(one.alert == alert and starts_at <= one.until for one in state.dismissed)
+
+
+def _unix(text: str) -> float | None:
+    """RFC 3339 as Unix seconds; None: it is no such text."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
@@ -152,7 +182,8 @@ def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
 
 def _trip(state: RunState, trip: EarlyTrip) -> RunState:
     if state.pauses:
-        return state if state.held_trip == trip.words else state.but(held_trip=trip.words)
+        held = (*(one for one in state.held if one.alert != trip.alert), trip)
+        return state if held == state.held else state.but(held=held, held_trip=trip.words)
     if trip.divergence:
         return procedures.diverged(state, trip.words, step=trip.step, alert=trip.alert)
     return procedures.broke(state, trip.words, step=trip.step, alert=trip.alert)
@@ -428,9 +459,29 @@ def _resume(state: RunState, event: Command, words: str) -> RunState:
     """A person ends every pause; the end of a silence only the one that it made."""
     if event.source == "silence":
         left = tuple(p for p in state.pauses if (p.source, p.silence) != ("silence", event.silence))
-        return state.but(pauses=left, held_trip=state.held_trip if left else "", decision=words)
+        if left:
+            return state.but(pauses=left, decision=words)
+        return state.but(pauses=(), held_trip="", held=(), decision=f"{words}{_held(state)}")
     lifted = dict.fromkeys((*state.lifted, *(p.silence for p in state.pauses if p.source == "silence")))
-    return state.but(pauses=(), lifted=tuple(lifted), held_trip="", decision=words)
+    resumed = state.but(pauses=(), lifted=tuple(lifted), held_trip="", held=())
+    if not event.dismiss:
+        return resumed.but(decision=f"{words}{_held(state)}")
+    # the alert's own clock too, where the webhook's is behind it
+    dismissed = tuple(Dismissed(alert=one.alert, until=max(event.at, one.starts_at or 0.0)) for one in state.held)
+    names = ", ".join(one.alert for one in dismissed) or "nothing was held"
+    earlier = (one for one in state.dismissed if one.alert not in {other.alert for other in dismissed})
+    return resumed.but(dismissed=(*earlier, *dismissed), decision=f"{words}; dismissed: {names}")
+
+
+def _held(state: RunState) -> str:
+    """What a resume must tell of what its pause held; empty: nothing."""
+    if not state.held:
+        return ""
+    return (
+        f"; the pause held {', '.join(one.words for one in state.held)}: it acts as soon as it is reported again, "
+        "which its rule's keep_firing_for (10 minutes in the packs) allows even after its values are fine; "
+        "to prevent that, pause again, and once it is held again `fusewire resume --dismiss`"
+    )
 
 
 _HANDLERS: dict[type[Event], Callable[[RunState, Any], RunState]] = {

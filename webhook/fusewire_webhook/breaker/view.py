@@ -55,6 +55,8 @@ class RunView:
     """The attempt has used its one trip: further alerts of it are evidence."""
     held_trip: str
     """A trip that came while paused, in words; acted on only if it is reported firing after the resume."""
+    held: tuple[str, ...]
+    """All that did, one per alert, in words."""
     step: int
     """Furthest step that is known of the attempt."""
     lr_scale: float
@@ -114,6 +116,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunV
         handle=state.handle,
         tripped=state.tripped,
         held_trip=state.held_trip,
+        held=tuple(trip.words for trip in state.held),
         step=state.step,
         lr_scale=state.lr_scale,
         seed=state.seed,

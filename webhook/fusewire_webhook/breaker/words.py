@@ -80,7 +80,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             return f"observing: {event.words}"
         case ev.Command():
             target = f" {event.snapshot}" if event.snapshot else " from scratch" if event.scratch else ""
-            return f"{event.who}: {event.verb}{target}: {event.why}"
+            dismissing = ", dismissing what the pause held" if event.dismiss else ""
+            return f"{event.who}: {event.verb}{target}{dismissing}: {event.why}"
         case ev.MonitoringChanged():
             return (
                 f"the watch is degraded: {'; '.join(event.reasons)}"

@@ -10,11 +10,13 @@ import argparse
 import asyncio
 import getpass
 import socket
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from fusewire.errors import SnapshotError
+from fusewire.snapshots.layout import QUARANTINE
 from fusewire_webhook.breaker.events import Command
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
 from fusewire_webhook.errors import CommandError
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 _VERBS = {
     "trip": "stop the attempt as an alert would: roll back, restart with a smaller learning rate",
     "pause": "hold all automatic actions of the run; the trainer goes on",
-    "resume": "end a pause",
+    "resume": "end a pause; the answer says which trip alerts it held, and that they act when reported again",
     "reset": "let a LOCKED run start again, with its budgets restored",
     "promote": "make a snapshot the stable one",
-    "rollback": "stop the attempt and go back to a snapshot",
+    "rollback": "stop the attempt and go back to a snapshot; newer ones, stable ones too, go to quarantine",
 }
 
 
@@ -40,12 +42,26 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         add_run_argument(parser)
         parser.add_argument("--why", required=True, help="reason, kept in the journal")
         parser.add_argument("--who", default=None, help="your name, kept in the journal (default: user@host)")
+        if verb == "resume":
+            parser.add_argument(
+                "--dismiss",
+                action="store_true",
+                help="the trip alerts that the pause held do not act when they are reported again; new ones do",
+            )
         if verb == "promote":
             parser.add_argument("--snapshot", required=True, metavar="STEP|NAME", help="its step or name")
         if verb == "rollback":
             target = parser.add_mutually_exclusive_group(required=True)
-            target.add_argument("--to", dest="snapshot", metavar="STEP|NAME", help="step or name of a snapshot")
-            target.add_argument("--scratch", action="store_true", help="start from scratch")
+            target.add_argument(
+                "--to",
+                dest="snapshot",
+                metavar="STEP|NAME",
+                help="step or name of a snapshot, also of a stable one that a rollback of yours set aside",
+            )
+            target.add_argument("--scratch", action="store_true", help="start from scratch: every snapshot goes")
+            parser.add_argument(
+                "--yes", action="store_true", help="do not ask before stable snapshots go to quarantine"
+            )
         add_config_options(parser)
         parser.set_defaults(handler=_decide, verb=verb)
 
@@ -54,6 +70,7 @@ def _decide(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
 
     folder = runs_folder(arguments)
+    aside = _set_aside(folder, arguments) if arguments.verb == "rollback" else ""
     command = Command(
         at=time.time(),
         verb=cast(Any, arguments.verb),
@@ -62,22 +79,57 @@ def _decide(arguments: argparse.Namespace) -> int:
         snapshot=getattr(arguments, "snapshot", None),
         scratch=getattr(arguments, "scratch", False),
         source="cli",
+        dismiss=getattr(arguments, "dismiss", False),
     )
-    body = {"who": command.who, "why": command.why, "source": "cli"}
+    body: dict[str, Any] = {"who": command.who, "why": command.why, "source": "cli", "scratch": command.scratch}
     if command.snapshot is not None:
         body["snapshot"] = command.snapshot
-    answer = ask(folder, "POST", f"/api/runs/{arguments.run}/{command.verb}", {**body, "scratch": command.scratch})
+    if command.dismiss:
+        body["dismiss"] = True
+    answer = ask(folder, "POST", f"/api/runs/{arguments.run}/{command.verb}", body)
     if answer is not None:
         print(f"{arguments.run}: {answer['state']}: {answer['decision'] or command.verb}")
     else:
         with folder.locked():
-            snapshot = snapshot_name(folder, arguments.run, command.snapshot)
+            back = command.verb == "rollback"
+            snapshot = snapshot_name(folder, arguments.run, command.snapshot, restorable=back)
             asyncio.run(journal_only(folder, arguments.run, replace(command, snapshot=snapshot)))
         print(f"{arguments.run}: journaled; nothing guards this folder now, the next fusewire run acts on it")
+    if aside:
+        print(aside)
     return 0
 
 
-def snapshot_name(folder: RunsFolder, run: str, given: str | None) -> str | None:
+def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> str:
+    """Tell what a rollback puts into quarantine, and ask where stable snapshots are among it; where they will lie.
+
+    Raises:
+        CommandError: the answer is no, or nobody can be asked.
+    """
+    from fusewire.snapshots.store import SnapshotStore  # noqa: PLC0415 - loads numpy
+
+    store = SnapshotStore(folder.root / arguments.run)
+    try:
+        target = None if arguments.scratch else store.find(arguments.snapshot, restorable=True).name
+        newer = store.after(target)
+    except SnapshotError:
+        return ""  # whoever journals it refuses it
+    stable = sum(info.state == "promoted" for info in newer)
+    if not newer:
+        return ""
+    words = f"{len(newer)} {'snapshot' if len(newer) == 1 else 'snapshots'} ({stable} stable) to quarantine"
+    if stable and not arguments.yes:
+        going = f"going back to {target or 'the start'} moves {words}"
+        if not sys.stdin.isatty():
+            raise CommandError(f"{arguments.run}: {going}: say --yes if that is meant")
+        print(f"{arguments.run}: {going}. Go on? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise CommandError(f"{arguments.run}: nothing was done")
+    back = "; a stable one comes back with `fusewire rollback --to` its step" if stable else ""
+    return f"{arguments.run}: {words}: {folder.root / arguments.run / QUARANTINE}{back}"
+
+
+def snapshot_name(folder: RunsFolder, run: str, given: str | None, *, restorable: bool = False) -> str | None:
     """The snapshot that a person means by its step or name (see ``SnapshotStore.find``).
 
     Raises:
@@ -88,7 +140,7 @@ def snapshot_name(folder: RunsFolder, run: str, given: str | None) -> str | None
     from fusewire.snapshots.store import SnapshotStore  # noqa: PLC0415 - loads numpy
 
     try:
-        return SnapshotStore(folder.root / run).find(given).name
+        return SnapshotStore(folder.root / run).find(given, restorable=restorable).name
     except SnapshotError as error:
         raise CommandError(f"{run}: {error}") from error
 

@@ -137,8 +137,7 @@ def details(view: dict[str, Any]) -> list[str]:
     if view["reason"]:
         lines.append(f"locked because: {view['reason']}")
     lines += [f"paused by {pause['who']} ({pause['source']}): {pause['why']}" for pause in view["pauses"]]
-    if view["held_trip"]:
-        lines.append(f"held while paused: {view['held_trip']}")
+    lines += [f"held while paused: {words}" for words in view["held"]]
     if view["incident"] is not None:
         lines.append(
             f"incident {view['incident']['number']}: {view['divergences']} divergences; it ends when a snapshot at "

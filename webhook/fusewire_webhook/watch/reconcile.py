@@ -65,6 +65,8 @@ class Reconciler:
         self._silences = silences
         self._on_found = on_found
         self._delivered: set[Key] = set()
+        self._held: set[Key] = set()
+        """Of those, what a pause or a lock held: since it ended they count as not delivered."""
         self._recorded: set[Key] = set()
         """Alerts of which the journal has that they are over; they may fire again."""
         self._lookback = START_LOOKBACK_SECONDS
@@ -75,7 +77,9 @@ class Reconciler:
             self._keep((run, event.attempt, event.alertname), event.status)
         elif isinstance(event, Command) and event.verb in {"resume", "reset"}:
             # what was delivered during a pause or a lock was not acted on: it counts if it still fires
-            self._delivered = {key for key in self._delivered if key[0] != run}
+            held = {key for key in self._delivered if key[0] == run}
+            self._delivered -= held
+            self._held |= held
 
     async def run(self) -> None:
         """Look at once and then again and again, until cancelled."""
@@ -98,7 +102,7 @@ class Reconciler:
             WebhookError: a silence was found and its pause could not be stored; nothing was reported.
         """
         views = {view.run: view for view in self._engine.views()}
-        for keys in (self._delivered, self._recorded):
+        for keys in (self._delivered, self._recorded, self._held):
             keys -= {key for key in keys if key[0] not in views or key[1] < views[key[0]].attempt}
         if not await self._undelivered():
             self._lookback = 3 * self._interval
@@ -166,13 +170,17 @@ class Reconciler:
             starts_at=alert.active_at if alert is not None else "",
             source="reconcile",
         )
-        log.warning("%s of run %s was %s and had not been delivered", event.alertname, run, status)
+        key = (run, attempt, event.alertname)
+        if key in self._held:
+            log.warning("%s of run %s, held by a pause or a lock that is over, is %s", event.alertname, run, status)
+        else:
+            log.warning("%s of run %s was %s and had not been delivered", event.alertname, run, status)
         try:
             await self._engine.submit(run, event)
         except WebhookError as error:
             log.error("%s of run %s could not be stored: %s", event.alertname, run, error)
             return
-        self._keep((run, attempt, event.alertname), status)
+        self._keep(key, status)
         if self._on_found is not None:
             self._on_found(run)
 

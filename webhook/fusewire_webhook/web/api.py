@@ -118,12 +118,15 @@ def command_of(verb: str, body: Any, *, at: float) -> Command:
     """
     if not isinstance(body, dict):
         raise _bad('send an object such as {"who": "ada", "why": "the critic looks wrong"}')
-    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source", "seen_seq"})
+    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source", "seen_seq", "dismiss"})
     if unknown:
-        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, source, seen_seq")
+        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, dismiss, source, seen_seq")
     snapshot, scratch, source = body.get("snapshot"), body.get("scratch", False), body.get("source", "api")
     if not isinstance(snapshot, str | None) or not isinstance(scratch, bool):
         raise _bad("'snapshot' must be a text and 'scratch' true or false")
+    dismiss = body.get("dismiss", False)
+    if not isinstance(dismiss, bool) or (dismiss and verb != "resume"):
+        raise _bad("'dismiss' must be true or false, and goes with resume")
     if type(body.get("seen_seq", 0)) is not int:
         raise _bad("'seen_seq' must be the journal number of the run's picture that the decision rests on")
     if source not in _SOURCES:
@@ -136,6 +139,7 @@ def command_of(verb: str, body: Any, *, at: float) -> Command:
         snapshot=snapshot,
         scratch=scratch,
         source=source,
+        dismiss=dismiss,
     )
 
 

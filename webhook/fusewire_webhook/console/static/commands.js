@@ -19,8 +19,9 @@ const VERBS = {
   },
   resume: {
     title: "Resume", button: "Resume",
-    text: "Ends every pause of this run. An alert that still fires then acts.",
+    text: "Ends every pause of this run. An alert that it held acts as soon as it is reported again: its rule's keep_firing_for (10 minutes in the packs) reports it even after its values are fine.",
     possible: (view) => view.paused && !view.shut_down,
+    dismiss: (view) => view.held.length ? `Dismiss what the pause held (${view.held.join("; ")}): it does not act when it is reported again. A new one does.` : null,
   },
   reset: {
     title: "Reset", button: "Reset and start",
@@ -36,12 +37,12 @@ const VERBS = {
   },
   rollback: {
     title: "Roll back", button: "Roll back", danger: true,
-    text: "Goes back to the snapshot you choose. Everything written after it goes to quarantine. It takes the place of an action that is under way and costs no budget.",
+    text: "Goes back to the snapshot you choose. Everything written after it goes to quarantine, stable snapshots too; going back to one of those later brings it back. It takes the place of an action that is under way and costs no budget.",
     possible: (view) => acting(view),
     snapshot: "required",
-    confirm: (view) => view.live
+    confirm: (view, aside) => (view.live
       ? `Stop attempt ${view.attempt} of ${view.run} and discard what it learnt after the snapshot.`
-      : `Discard what ${view.run} learnt after the snapshot.`,
+      : `Discard what ${view.run} learnt after the snapshot.`) + aside,
   },
 };
 
@@ -67,8 +68,19 @@ function remember(who) {
   }
 }
 
+/** What going back to a snapshot sets aside, in a sentence; empty: nothing, or no snapshot is chosen. */
+function setAside(rungs, chosen) {
+  const target = rungs.find((rung) => rung.name === chosen);
+  if (!target && chosen !== SCRATCH) return "";
+  const newer = rungs.filter((rung) => ["promoted", "candidate", "rejected"].includes(rung.state)
+    && (!target || rung.attempt > target.attempt || (rung.attempt === target.attempt && rung.step > target.step)));
+  const stable = newer.filter((rung) => rung.state === "promoted").length;
+  return newer.length ? ` To quarantine: ${newer.length} newer ${newer.length === 1 ? "snapshot" : "snapshots"}, ${stable} of them stable.` : "";
+}
+
 function targets(kind, rungs) {
-  const usable = rungs.filter((rung) => kind === "candidate" ? rung.state === "candidate" || rung.state === "rejected" : rung.state === "promoted" || rung.state === "candidate");
+  const usable = rungs.filter((rung) => kind === "candidate" ? rung.state === "candidate" || rung.state === "rejected"
+    : rung.state === "promoted" || rung.state === "candidate" || (kind === "required" && rung.restorable));
   const options = usable.map((rung) => {
     const links = rung.links?.length ? `, ${rung.links.join(" and ")}` : "";
     return h("option", { value: rung.name }, `step ${number(rung.step)} of attempt ${rung.attempt} (${rung.state}${links})`);
@@ -114,6 +126,9 @@ function open(run, verb, { rungs, done }) {
   const snapshot = what.snapshot
     ? h("select", { id: "command-snapshot", required: what.snapshot !== "optional" }, targets(what.snapshot, rungs()))
     : null;
+  const held = what.dismiss?.(view) ?? null;
+  const dismiss = held ? h("input", { id: "command-dismiss", type: "checkbox" }) : null;
+  const question = () => what.confirm(view, setAside(rungs(), snapshot?.value));
   const sure = what.confirm ? h("input", { id: "command-sure", type: "checkbox", required: true }) : null;
   const news = h("p", { class: "news", role: "alert" });
   const problem = h("p", { class: "error", role: "alert" });
@@ -124,12 +139,18 @@ function open(run, verb, { rungs, done }) {
     snapshot && [h("label", { for: "command-snapshot" }, "Snapshot"), snapshot],
     h("label", { for: "command-why" }, "Reason (required; the journal keeps it)"), why,
     h("label", { for: "command-who" }, "Your name (required; the journal keeps it)"), who,
-    sure && h("label", { class: "sure", for: "command-sure" }, sure, h("span", {}, what.confirm(view))),
+    dismiss && h("label", { class: "sure", for: "command-dismiss" }, dismiss, h("span", {}, held)),
+    sure && h("label", { class: "sure", for: "command-sure" }, sure, h("span", {}, question())),
     news, problem,
     h("div", { class: "actions" },
       h("button", { type: "button", onclick: () => end() }, "Cancel"), send));
   const dialog = h("dialog", { class: "command", "aria-labelledby": "command-title" }, form);
 
+  snapshot?.addEventListener("change", () => {
+    if (!sure) return;
+    sure.checked = false;
+    setText(sure.nextElementSibling, question());
+  });
   const unlisten = store.listen((names) => {
     const now = store.runs.get(run);
     if (!names.has(run) || !now) return;
@@ -149,6 +170,7 @@ function open(run, verb, { rungs, done }) {
     const body = { who: who.value, why: why.value, source: "console", seen_seq: seen };
     if (snapshot?.value === SCRATCH) body.scratch = true;
     else if (snapshot?.value) body.snapshot = snapshot.value;
+    if (dismiss?.checked) body.dismiss = true;
     try {
       view = await ask("POST", of(run, verb), body);
       remember(who.value);
@@ -165,7 +187,7 @@ function open(run, verb, { rungs, done }) {
         setText(send, `${what.button} all the same`);
         if (sure) {
           sure.checked = false;
-          setText(sure.nextElementSibling, what.confirm(view));
+          setText(sure.nextElementSibling, question());
         }
       }
       announce(error.message);

@@ -82,7 +82,7 @@ export function runPage(root, run) {
     setText(decision, locked && view.decision.includes(locked) ? "" : view.decision);
     setText(reason, locked);
     setText(progress, now(view));
-    setText(held, view.held_trip ? `Held by the pause: ${view.held_trip}` : "");
+    setText(held, view.held.length ? `Held by the pause: ${view.held.join("; ")}` : "");
     const lines = view.pauses.map((pause) => `Paused by ${pause.who} (${pause.source}): ${pause.why}`);
     if (pauses.dataset.key !== lines.join("\n")) {
       pauses.dataset.key = lines.join("\n");
