@@ -89,9 +89,9 @@ def test_clean_facts_pass_with_evidence() -> None:
         (replace(CLEAN, degraded=("watchdog: silent",)), "inconclusive", "degraded: watchdog: silent"),
         (replace(CLEAN, paused=True), "inconclusive", "paused: the run is paused"),
         (replace(CLEAN, errors=("no answer",)), "error", "no answer"),
-        (replace(CLEAN, window=None), "inconclusive", "unasked: the window"),
-        (replace(CLEAN, damage=None), "inconclusive", "unasked: the files"),
-        (replace(CLEAN, rules=None, fingerprint=""), "inconclusive", "unasked: the rules"),
+        (replace(CLEAN, window=None), "inconclusive", "not checked yet: what Prometheus saw since"),
+        (replace(CLEAN, damage=None), "inconclusive", "not checked yet: its files"),
+        (replace(CLEAN, rules=None, fingerprint=""), "inconclusive", "not checked yet: the rules"),
     ],
 )
 def test_each_condition_alone_holds_back(facts: GateFacts, answer: str, reason: str) -> None:

@@ -252,13 +252,40 @@ async def test_flipped_bit_rejects(make: Make) -> None:
     assert world.promoter.settled(RUN)
 
 
+async def test_a_rejection_is_no_line_of_the_log_too(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """It is an event, which whoever follows the run is shown."""
+    world = make()
+    await ripe(world)
+    world.prometheus.firing = [RUN]
+    await world.after(20.0)
+    assert world.engine.of(SnapshotRejected)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(("step", "told"), [(3.0, 1), (200.0, 0), (201.0, 0)])
+async def test_a_trainer_that_ignores_its_snapshot_is_told_of(
+    make: Make, caplog: pytest.LogCaptureFixture, step: float, told: int
+) -> None:
+    """An attempt whose first step lies before the snapshot that it was to resume from is warned about once."""
+    world = make()
+    world.engine.change(RUN, resumed_from="step-000000000200-a000", resumed_step=200)
+    for ahead in (0, 1, 2):
+        world.prometheus.steps = {RUN: step + ahead}
+        await world.after(1.0)
+    lines = [record.getMessage() for record in caplog.records if "load_snapshot" in record.getMessage()]
+    assert len(lines) == told
+    assert all(
+        "attempt 0 was told to go on from step-000000000200-a000 and reports step 3" in line for line in lines
+    )
+
+
 async def test_alert_that_fires_during_verification_still_counts(make: Make) -> None:
     """Reading the files takes minutes for a big snapshot: the verdict is given on what is known afterwards."""
     world = make()
     await ripe(world)
     world.advance(20.0)
     await world.promoter.round()
-    assert world.promoter.latest(RUN)[0]["reasons"] == ["unasked: the files"]
+    assert world.promoter.latest(RUN)[0]["reasons"] == ["not checked yet: its files"]
     assert not world.promoter.settled(RUN)
     world.prometheus.firing = [RUN]
     await asyncio.gather(*world.promoter._verifying)

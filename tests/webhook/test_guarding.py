@@ -100,8 +100,8 @@ class _Verdict:
     def patience(self, run: str) -> float:
         return 60.0
 
-    def latest(self, run: str) -> list[dict[str, str]]:
-        return [{"name": name} for name in self.candidates]
+    def undecided(self, run: str) -> list[str]:
+        return [*self.candidates]
 
 
 @pytest.mark.parametrize("candidates", [["step-000000000010-a000"], []])

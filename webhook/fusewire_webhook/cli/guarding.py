@@ -148,7 +148,7 @@ async def _finished(service: Service, run: str, say: Callable[[str], None]) -> N
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(patience):
             while not await asyncio.to_thread(service.promoter.settled, run):  # it looks at the disk
-                if not told and service.promoter.latest(run):
+                if not told and service.promoter.undecided(run):
                     told = True
                     say(
                         f"{run}: waiting for the verdict on its last snapshot, at most {patience:.0f} s "

@@ -20,7 +20,7 @@ from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.settings.config import RunConfig
 from fusewire_webhook.watch.evidence import seconds_past, seconds_past_slack
-from fusewire_webhook.watch.gate import Verdict, present_signals_query
+from fusewire_webhook.watch.gate import UNASKED, Verdict, present_signals_query
 from fusewire_webhook.watch.prometheus import Prometheus
 from fusewire_webhook.watch.survey import Survey
 from fusewire_webhook.watch.watched import WatchedSteps
@@ -31,7 +31,7 @@ RELIST_SECONDS = 30.0
 """A folder whose modification time says nothing new is listed at least this often."""
 
 
-UNJUDGED = Verdict(answer="inconclusive", reasons=("unasked: first seen now",))
+UNJUDGED = Verdict(answer="inconclusive", reasons=(f"{UNASKED}first seen now",))
 
 
 @dataclass(kw_only=True)

@@ -36,9 +36,10 @@ LEAST_UPDATES = 5
 LAST_SCRAPE_LOOKS = 1000
 """The last scrape is looked for at so many instants at most: each costs Prometheus a third of a millisecond."""
 
-UNASKED_RULES = "unasked: the rules"
-UNASKED_WINDOW = "unasked: the window"
-UNASKED_FILES = "unasked: the files"
+UNASKED = "not checked yet: "
+UNASKED_RULES = f"{UNASKED}the rules"
+UNASKED_WINDOW = f"{UNASKED}what Prometheus saw since"
+UNASKED_FILES = f"{UNASKED}its files"
 """Reasons for waiting that are questions still to be put, nothing that speaks against the snapshot."""
 
 

@@ -26,6 +26,7 @@ from fusewire_webhook.watch.baselines import Baselines, ask_baselines, clean_bas
 from fusewire_webhook.watch.candidates import UNJUDGED, Candidate, Guarded, Scanner
 from fusewire_webhook.watch.evidence import nonfinite_in, read_last_values
 from fusewire_webhook.watch.gate import (
+    UNASKED,
     UNASKED_FILES,
     Answer,
     GateFacts,
@@ -147,13 +148,16 @@ class Promoter:
         Reads the time of the snapshots' folder, so it blocks briefly.
         """
         known = self._runs.get(run)
-        if known is None:
-            return True
-        view = self._engine.view(run)
-        return known.fully_listed() and all(
-            candidate.rejected or candidate.verdict.final or _held(view, candidate)
+        return known is None or (known.fully_listed() and not self.undecided(run))
+
+    def undecided(self, run: str) -> list[str]:
+        """Names of the run's candidates, as far as they are known, on which a verdict can still come."""
+        known, view = self._runs[run], self._engine.view(run)
+        return [
+            candidate.name
             for candidate in known.candidates.values()
-        )
+            if not (candidate.rejected or candidate.verdict.final or _held(view, candidate))
+        ]
 
     def patience(self, run: str) -> float:
         """T: seconds that must pass after a snapshot of the run, by the rules as they were last seen."""
@@ -230,6 +234,15 @@ class Promoter:
             run.watched = WatchedSteps(attempt=view.attempt)
         step = facts.steps.get((view.run, view.attempt))
         if step is not None:
+            if run.last_step is None and step < view.resumed_step:
+                log.warning(
+                    "run %s: attempt %d was told to go on from %s and reports step %d, before it: does the trainer "
+                    "load the snapshot (run.load_snapshot(), or run.resume_from) and count on from its step?",
+                    view.run,
+                    view.attempt,
+                    view.resumed_from,
+                    step,
+                )
             run.last_step = step if run.last_step is None else max(step, run.last_step)
         watched = facts.healthy and view.live and not view.paused
         event = run.watched.look(
@@ -426,7 +439,7 @@ class Promoter:
         if before is UNJUDGED or verdict.answer != before.answer:
             if self._on_verdict is not None:
                 self._on_verdict(run, verdict.answer)
-            level = logging.INFO if verdict.answer in {"pass", "inconclusive"} else logging.WARNING
+            level = logging.WARNING if verdict.answer == "error" else logging.INFO  # a rejection is an event too
             log.log(
                 level,
                 "snapshot %s of run %s: %s %s",
@@ -454,7 +467,7 @@ def _as_it_ended(facts: GateFacts, run_dir: Path) -> GateFacts:
 
 
 def _only_unasked(verdict: Verdict) -> bool:
-    return verdict.answer == "inconclusive" and all(reason.startswith("unasked:") for reason in verdict.reasons)
+    return verdict.answer == "inconclusive" and all(reason.startswith(UNASKED) for reason in verdict.reasons)
 
 
 def _held(view: RunView, candidate: Candidate) -> str:
