@@ -134,6 +134,17 @@ def test_a_path_that_leads_nowhere_costs_no_other_log(
     assert [run["id"] for run in json.loads(shown.out)["runs"]] == ["bad", "good"]
 
 
+def test_without_any_log_there_is_no_table(rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is wrong is the only thing that is said; whoever asked for JSON gets it all the same."""
+    nowhere = str(tmp_path / "nowhere.csv")
+    assert main(["backtest", nowhere, "--rules", rules]) == FAILED
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"{nowhere}: no such file" in shown.err.splitlines()[-1]
+    assert main(["backtest", nowhere, "--rules", rules, "--json", "-"]) == FAILED
+    assert json.loads(capsys.readouterr().out)["runs"] == []
+
+
 def test_a_prometheus_that_does_not_answer_costs_no_log(
     logs: Path, rules: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,8 @@ def test_attempt_that_has_not_tripped_is_refused() -> None:
         tell(RUN, entries(recovered()), 1)
     with pytest.raises(CommandError, match="no attempt of cartpole has tripped"):
         tell(RUN, entries([declared(), started(0, at=START)]))
+    with pytest.raises(CommandError, match="no run 'cartpole' was ever guarded in this folder"):
+        tell(RUN, [])
 
 
 def test_last_failed_attempt_is_the_default() -> None:

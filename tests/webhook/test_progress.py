@@ -18,6 +18,7 @@ from fusewire_webhook.breaker.events import (
     SnapshotPromoted,
     SnapshotRejected,
     SnapshotSeen,
+    WouldHaveActed,
 )
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.transition import fold
@@ -79,6 +80,19 @@ def test_the_end_tells_what_became_of_the_last_snapshot(events: list[Event], lin
     if lines and "not stable" in lines[-1]:
         now = last_snapshot(view, [{"name": view.unpromoted[-1]["name"], "reasons": ["now"]}])
         assert now[-1].endswith("is not stable: now")
+
+
+def test_what_observe_mode_would_have_done_is_said_once() -> None:
+    """The decision says it; the event that records it is not shown beside it."""
+    out = io.StringIO()
+    progress = Progress(console=Console(file=out, width=200))
+    words = "would have stopped attempt 1: KLSpike"
+    observed = replace(VIEW, decision=words)
+    progress._decide(observed)
+    progress.show(observed, WouldHaveActed(words=words))
+    progress.show(observed, WouldHaveActed(words="would have restarted attempt 1: exit code 1"))
+    assert [line.count("would have") for line in out.getvalue().splitlines()] == [1, 1]
+    assert out.getvalue().count("KLSpike") == 1
 
 
 @pytest.mark.parametrize(

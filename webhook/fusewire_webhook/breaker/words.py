@@ -75,7 +75,7 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
         case ev.PurgeFinished():
             return f"purge command ended with code {event.exit_code}"
         case ev.TimerElapsed():
-            return f"the pause '{event.name}' is over"
+            return "the wait before the next attempt is over"
         case ev.WouldHaveActed():
             return f"observing: {event.words}"
         case ev.Command():

@@ -88,6 +88,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
     options = recorded.options_of(arguments)
     logs, errors = recorded.logs_of(arguments, pack, scrape_seconds=options.scrape_seconds or pack.interval)
     print(f"time: {options.clock}, scraped every {options.scrape_seconds or pack.interval:g} s", file=sys.stderr)
+    if not logs and not arguments.json:
+        return _say(errors)
     _print_lines(recorded.unknown_reads(pack))
     _print_lines(recorded.idle_overrides(pack, logs))
     if arguments.sweep:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited
+from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited, WouldHaveActed
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.outlet import Outlet
@@ -110,7 +110,8 @@ class Progress:
         """A line about an event, unless it is bookkeeping."""
         if isinstance(event, AttemptStarted):
             self._attempts[view.run] = event.attempt
-        if not isinstance(event, QUIET):
+        told = isinstance(event, WouldHaveActed) and self._decisions.get(view.run) == event.words
+        if not told and not isinstance(event, QUIET):
             self.say(f"{view.run}: {describe(event)}{self._unanswered(view, event)}")
 
     def last_words(self, run_dir: Path, attempt: int) -> None:

@@ -40,8 +40,12 @@ def tell(run: str, entries: Sequence[Entry], attempt: int | None = None) -> Stor
     """The story of an attempt that tripped; without ``attempt``, of the last one that did.
 
     Raises:
-        CommandError: nothing tripped, or not this attempt; the message names those that did.
+        CommandError: there is no such run, nothing tripped, or not this attempt; the message names those that did.
     """
+    if not entries:
+        raise CommandError(
+            f"no run {run!r} was ever guarded in this folder; name the folder of all runs with --runs"
+        )
     reader = _Reader()
     for index, entry in enumerate(entries):
         reader.read(index, entry)
