@@ -336,6 +336,13 @@ def test_an_override_that_does_nothing_or_breaks_its_threshold(
     assert words in str(problem)
 
 
+def test_an_override_that_is_no_number(tmp_path: Path) -> None:
+    """A word where a number belongs is taken for a series: the remedy names the number first."""
+    given = [*RULES.glob("*.rules.yaml"), overrides(tmp_path, f"{KL}, run: a", expression="lots")]
+    remedies = [problem.remedy for problem in check_rules(given)]
+    assert any(remedy.startswith("write the number itself, such as vector(0.8)") for remedy in remedies)
+
+
 def test_an_override_without_the_pack_that_reads_it(tmp_path: Path) -> None:
     """It does nothing, and the remedy is to load the pack too."""
     (problem,) = check_rules([overrides(tmp_path, "threshold: approx_kl, run: a")])

@@ -162,9 +162,12 @@ def _fragile(rule: Rule, recorded: Collection[str], scrape: timedelta) -> Iterat
 def _raw(rule: Rule, recorded: Collection[str], of: Collection[str] | None) -> Iterator[Problem]:
     for name, span in _gauges(rule, recorded):
         if span is None and (of is None or name in of):
+            remedy = f"write last_over_time({name}{{…}}[{SCRAPES + 1} scrape intervals])"
+            if rule.name == OVERRIDE:
+                remedy = f"write the number itself, such as vector(0.8), or {remedy.removeprefix('write ')}"
             yield problem(
                 rule,
                 f"reads {name} as it is: a single missed scrape makes it vanish and starts for: again",
-                f"write last_over_time({name}{{…}}[{SCRAPES + 1} scrape intervals])",
+                remedy,
                 "error" if of is None else "warning",
             )
