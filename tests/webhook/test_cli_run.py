@@ -75,10 +75,14 @@ async def test_an_interrupt_stops_everything_and_can_be_continued(
     first.send_signal(number)
     assert (await site.end(first))[0] == code
     assert site.left() == []
+    assert "start it again with the same `fusewire run …`" in (await site.call("pause", "toy", "--why", "x"))[2]
     second = await site.start("run")
     await until(lambda: len(site.pids()) == 2, seconds=20)
     second.send_signal(number)
-    assert (await site.end(second))[0] == code
+    ended, shown, _ = await site.end(second)
+    assert ended == code
+    assert "it goes on where it was stopped" in shown
+    assert "a shutdown" not in shown
     assert sorted(path.name for path in (site.runs / "toy" / "attempts").iterdir()) == ["000", "001"]
 
 
@@ -143,6 +147,8 @@ async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     await until(address.exists, seconds=20)
     first.kill()
     await first.communicate()
+    _, shown, _ = await site.call("status")
+    assert "toy: attempt 0 still runs, and nothing guards it: start the same `fusewire run …`" in shown
     second = await site.start("run")
     await until(lambda: f'"pid": {second.pid},' in address.read_text(), seconds=20)
     await asyncio.sleep(0.5)
@@ -151,6 +157,7 @@ async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     second.send_signal(signal.SIGINT)
     assert (await site.end(second))[0] == 130
     await until(lambda: not site.left(), seconds=5)
+    assert "nothing guards it" not in (await site.call("status"))[1]
 
 
 async def test_a_locked_run_goes_on_after_a_reset(site: Site) -> None:

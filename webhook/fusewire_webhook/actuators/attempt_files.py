@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -163,6 +164,18 @@ def stop_marked(folder: Path) -> bool:
 def lock_path(folder: Path) -> Path:
     """The file that is locked while the keeper or the trainer lives."""
     return folder / LOCK_FILE
+
+
+def lives(folder: Path) -> bool | None:
+    """Does the keeper or the trainer live? None: no keeper has started this attempt."""
+    try:
+        with lock_path(folder).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return None
+    return False
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -26,7 +25,7 @@ from fusewire_webhook.actuators.attempt_files import (
     Exit,
     KeptAttempt,
     attempt_folder,
-    lock_path,
+    lives,
     mark_stop,
     stop_marked,
 )
@@ -305,14 +304,7 @@ class LocalActuator:
             return "gone"
         if kept.pid_namespace == self._table.pid_namespace():
             return "here"
-        try:
-            with lock_path(kept.folder).open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return "elsewhere"
-        except FileNotFoundError:
-            return "gone"
-        return "gone"
+        return "elsewhere" if lives(kept.folder) else "gone"
 
     def _members(self, kept: KeptAttempt) -> list[Process]:
         """Every process of the attempt that has not ended, the keeper excepted."""

@@ -252,7 +252,7 @@ def shut_down(state: RunState, words: str) -> RunState:
     if present is None:
         suspended = Procedure(
             cause="restart",
-            reason="the webhook starts again after a shutdown",
+            reason="it was stopped on request and goes on",
             stages=("resume", "start"),
             lr_scale=next_lr_scale(state),
             person=True,
@@ -269,13 +269,14 @@ def go_on(state: RunState) -> RunState:
     """The webhook starts again after a shutdown."""
     assert state.suspended is not None
     suspended = state.suspended
+    wanted = "" if suspended.cause == "restart" else f": {suspended.reason}"
     return begin(
         state,
         suspended,
         phase="closed" if suspended.cause == "first" else "open",
         suspended=None,
         shut_down=False,
-        decision=f"going on after the shutdown: {suspended.reason}",
+        decision=f"it goes on where it was stopped{wanted}",
     )
 
 

@@ -50,6 +50,10 @@ def _status(arguments: argparse.Namespace) -> int:
         print(json.dumps(overview, indent=2))
     else:
         _show(overview, detailed=arguments.run is not None)
+        if answer is None:
+            for view in overview["runs"]:
+                if view["live"] and (line := unguarded(folder, view["run"], view["attempt"])):
+                    print(line)
         address = folder.address() if answer is not None else None
         if address is not None:
             print(f"console {address.url}/")
@@ -73,6 +77,20 @@ def journaled(folder: RunsFolder) -> dict[str, Any]:
         "monitoring": None,
         "unknown_alerts": [],
     }
+
+
+def unguarded(folder: RunsFolder, run: str, attempt: int) -> str:
+    """What to know about an attempt that the journal left running while no webhook serves; empty: it has ended."""
+    from fusewire_webhook.actuators.attempt_files import attempt_folder, lives  # noqa: PLC0415
+
+    running = lives(attempt_folder(str(folder.root / run), attempt))
+    if running is False:
+        return ""
+    words = "still runs" if running else "ran then and may run still"
+    return (
+        f"{run}: attempt {attempt} {words}, and nothing guards it: start the same `fusewire run …` "
+        "(or `fusewire serve`) again"
+    )
 
 
 def _show(overview: dict[str, Any], *, detailed: bool) -> None:
