@@ -385,6 +385,9 @@ def _rolled_back(state: RunState, event: RolledBack) -> RunState:
     last = (-1, -1) if event.target is None else (event.attempt, event.step)
     kept = tuple(s for s in state.promoted if s.order <= last and s.name not in event.quarantined)
     state = _forget(state, event.quarantined)
+    if event.target is not None and event.sequence and event.target not in {s.name for s in kept}:
+        back = Snapshot(name=event.target, step=event.step, attempt=event.attempt, sequence=event.sequence)
+        kept = tuple(sorted((*kept, back), key=lambda snapshot: snapshot.promotion_order))
     state = state.but(active=event.target, active_step=event.step, promoted=kept)
     procedure = state.procedure
     if state.stage == "resume" and event.none_usable and state.policy.without_stable == "lock":
@@ -416,9 +419,6 @@ def _purge_finished(state: RunState, event: PurgeFinished) -> RunState:
     if event.exit_code == 0:
         return advance(state)
     words = f"the purge hook ended with exit code {event.exit_code}"
-    if event.target is not None and event.sequence and event.target not in {s.name for s in kept}:
-        back = Snapshot(name=event.target, step=event.step, attempt=event.attempt, sequence=event.sequence)
-        kept = tuple(sorted((*kept, back), key=lambda snapshot: snapshot.promotion_order))
     return procedures.lock(state, f"{words}: {event.output.strip()}" if event.output.strip() else words)
 
 
