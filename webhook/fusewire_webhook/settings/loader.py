@@ -85,9 +85,10 @@ def build(cls: type[T], document: Any, *, source: str, path: str = "") -> T:
             problems.add(_join(path, name), "is missing")
     hints = typing.get_type_hints(cls)
     values = {}
-    for name in (name for name in document if name in known):
-        with problems.gathering():
-            values[name] = _value(hints[name], document[name], source=source, path=_join(path, name), name=name)
+    for name in document:
+        if name in known:
+            with problems.gathering():
+                values[name] = _value(hints[name], document[name], source=source, path=_join(path, name), name=name)
     problems.refuse()
     return cls(**values)
 
