@@ -1,4 +1,4 @@
-"""The files of a trainer in its run directory: ``<run>/attempts/003/`` holds them."""
+"""The files of an attempt in its run directory: ``<run>/attempts/003/`` holds them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from pathlib import Path
 
 from fusewire.files import write_json
 
+ATTEMPTS = "attempts"
 EXPORTER_FILE = "exporter.json"
 COMPLETED_FILE = "completed.json"
 LAST_VALUES_FILE = "last-values.json"
+OUTPUT_FILE = "output.log"
+"""What the trainer prints; a supervisor writes it."""
+
+
+def attempt_folder(run_dir: Path, attempt: int) -> Path:
+    """What belongs to one attempt."""
+    return run_dir / ATTEMPTS / f"{attempt:03d}"
 
 
 class AttemptFiles:
@@ -21,7 +29,7 @@ class AttemptFiles:
         self._rank = rank
         self._role = role
         self.main = rank == 0 and role is None
-        self.folder = run_dir / "attempts" / f"{attempt:03d}"
+        self.folder = attempt_folder(run_dir, attempt)
 
     @property
     def last_values(self) -> Path:

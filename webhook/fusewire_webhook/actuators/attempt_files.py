@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusewire import attempt_files
 from fusewire.files import write_json
 from fusewire_webhook.actuators import Handle, Launch
 from fusewire_webhook.actuators.keeper import EXIT_FILE, KEEPER_FILE, LOCK_FILE
@@ -21,21 +22,20 @@ from fusewire_webhook.errors import ActuatorError
 log = logging.getLogger(__name__)
 
 STOP_FILE = "stop.json"
-OUTPUT_FILE = "output.log"
 MARK_SECONDS = 1.0
 """How long the first signal of a stop waits for :func:`mark_stop`."""
 
 
 def attempt_folder(run_dir: str, attempt: int) -> Path:
     """``<run_dir>/attempts/<3 digits>``, absolute."""
-    return Path(os.path.abspath(run_dir)) / "attempts" / f"{attempt:03d}"  # noqa: PTH100 (no file access)
+    return attempt_files.attempt_folder(Path(os.path.abspath(run_dir)), attempt)  # noqa: PTH100 (no file access)
 
 
 def log_file(launch: Launch) -> Path:
     """The file that takes the output of an attempt."""
     if launch.log_path is not None:
         return Path(launch.log_path).absolute()
-    return attempt_folder(launch.run_dir, launch.attempt) / OUTPUT_FILE
+    return attempt_folder(launch.run_dir, launch.attempt) / attempt_files.OUTPUT_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any, Self
 import aiohttp
 import yaml
 
+from fusewire.attempt_files import attempt_folder
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.engine.journal import Entry, Journal
@@ -141,7 +142,7 @@ class GuardedRun:
 
     def attempt_file(self, attempt: int, name: str) -> dict[str, Any]:
         """A JSON file of ``attempts/NNN``; empty where there is none."""
-        return read_json(self.run_dir / "attempts" / f"{attempt:03d}" / name)
+        return read_json(attempt_folder(self.run_dir, attempt) / name)
 
 
 def read_json(path: Path) -> dict[str, Any]:

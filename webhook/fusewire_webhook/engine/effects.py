@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from fusewire.attempt_files import ATTEMPTS, COMPLETED_FILE, EXPORTER_FILE, LAST_VALUES_FILE, attempt_folder
 from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots import RetentionPolicy, SnapshotInfo, SnapshotStore
 from fusewire_webhook.actuators import Actuator, Handle, Status
@@ -50,16 +51,7 @@ from fusewire_webhook.breaker.events import (
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.engine.endpoint import ExporterEndpoint
 from fusewire_webhook.engine.evidence_protocol import Evidence
-from fusewire_webhook.engine.launching import (
-    ATTEMPTS,
-    COMPLETED_FILE,
-    EXPORTER_FILE,
-    LAST_VALUES_FILE,
-    attempt_folder,
-    launch_of,
-    parameters_of,
-    purge_argv,
-)
+from fusewire_webhook.engine.launching import launch_of, parameters_of, purge_argv
 from fusewire_webhook.engine.order import Order
 from fusewire_webhook.engine.output import last_line
 from fusewire_webhook.engine.ports import PortAllocator

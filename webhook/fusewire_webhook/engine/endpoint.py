@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fusewire.attempt import ATTEMPT_FILE
-from fusewire_webhook.engine.launching import EXPORTER_FILE, attempt_folder
+from fusewire.attempt_files import EXPORTER_FILE, attempt_folder
 from fusewire_webhook.engine.ports import PortAllocator
 from fusewire_webhook.settings.placing import Place
 

@@ -9,21 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fusewire.attempt import AttemptParameters
+from fusewire.attempt_files import OUTPUT_FILE, attempt_folder
+from fusewire.snapshots.layout import SNAPSHOTS
 from fusewire_webhook.actuators import Launch
 from fusewire_webhook.breaker.actions import StartAttempt
 from fusewire_webhook.settings.config import RunConfig
-
-ATTEMPTS = "attempts"
-SNAPSHOTS = "snapshots"
-EXPORTER_FILE = "exporter.json"
-LAST_VALUES_FILE = "last-values.json"
-COMPLETED_FILE = "completed.json"
-OUTPUT_FILE = "output.log"
-
-
-def attempt_folder(run_dir: Path, attempt: int) -> Path:
-    """What belongs to one attempt."""
-    return run_dir / ATTEMPTS / f"{attempt:03d}"
 
 
 def fill(argv: tuple[str, ...], values: Mapping[str, object]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fusewire_webhook.engine.launching import OUTPUT_FILE, attempt_folder
+from fusewire.attempt_files import OUTPUT_FILE, attempt_folder
 
 OWN = "fusewire: "
 """Marks the lines that the exporter prints into the trainer's output."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fusewire.attempt_files import LAST_VALUES_FILE, attempt_folder
 from fusewire.errors import FusewireError
 from fusewire.snapshots.layout import SNAPSHOTS, parse_name
 from fusewire.snapshots.manifest import read_manifest
@@ -23,7 +24,6 @@ FATAL_SIGNALS = ("approx_kl", "reference_kl", "policy_entropy", "value_loss", "p
 """A single non-finite report of one of these is a divergence; others are NaN in healthy runs too."""
 GRADIENT_STREAK = 5
 """Non-finite gradient norms in a row that are no loss scaler at work any more, where the rules record no limit."""
-LAST_VALUES = "last-values.json"
 SEEN_SECONDS = 3600.0
 """How far back the last values of an attempt are looked for."""
 CLOCKS_SECONDS = 1800.0
@@ -222,7 +222,7 @@ def seconds_past_slack(scrape_interval: float) -> float:
 
 def read_last_values(run_dir: Path, attempt: int) -> dict[str, Any]:
     """What a dying trainer left in ``attempts/<attempt>/last-values.json``; empty where there is nothing usable."""
-    path = run_dir / "attempts" / f"{attempt:03d}" / LAST_VALUES
+    path = attempt_folder(run_dir, attempt) / LAST_VALUES_FILE
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
