@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 
 import pytest
 
 from fusewire_webhook.breaker.events import SnapshotRejected, SnapshotSeen, StepsWatched
 from fusewire_webhook.watch.evidence import last_scrape_query
+from fusewire_webhook.watch.prometheus import Prometheus
 from fusewire_webhook.watch.promoter import Promoter
 
 from .conftest import INTERVAL, RUN, TRIP_RULE, Lab, Start, rule_file
@@ -34,12 +36,24 @@ TWO_SIDED_RULE = """
         expr: rl_value_loss * on (run) group_left () rl_floor > 10
         labels: {action: trip, class: divergence}
 """
-SLOW_RULE = """
+
+
+async def slow_rule(prometheus: Prometheus, *, seconds: float) -> str:
+    """A trip rule that this very machine evaluates for longer than ``seconds``."""
+    times = 8
+    while True:
+        expr = f"max_over_time(count_over_time(vector(1)[1m:1ms])[{times}s:1s])"
+        begun = time.perf_counter()
+        await prometheus.query(expr)
+        if time.perf_counter() - begun > seconds:
+            break
+        times *= 2
+    return f"""
       - record: fusewire:slow
-        expr: count_over_time(vector(1)[25m:1ms])
+        expr: {expr}
       - alert: SlowTrip
         expr: fusewire:slow < 0
-        labels: {action: trip, class: divergence}
+        labels: {{action: trip, class: divergence}}
 """
 
 
@@ -95,7 +109,7 @@ async def test_trip_rules_that_fail_or_are_late_block(start_lab: Start) -> None:
     lab.exporter.signals["value_loss"] = 1000.0
     await lab.train(T + 1.0, promoter=promoter)
     assert "rule RewardCollapse of group trips is err" in reasons(promoter)
-    await lab.reload(rule_file(TRIP_RULE, SLOW_RULE))
+    await lab.reload(rule_file(TRIP_RULE, await slow_rule(lab.prometheus, seconds=6 * INTERVAL)))
     await lab.until(lambda: lab.evaluated("fusewire:slow"))
     await lab.train(T + 0.5, promoter=promoter)
     assert "group trips takes" in reasons(promoter)
