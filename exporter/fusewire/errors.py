@@ -31,6 +31,8 @@ class SnapshotError(FusewireError):
 
     reason = "snapshot"
 
-    def __init__(self, message: str, *, reason: str = "snapshot") -> None:
+    def __init__(self, message: str, *, reason: str = "snapshot", snapshot: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.snapshot = snapshot
+        """Name of the one that it speaks of, where the caller did not name it."""

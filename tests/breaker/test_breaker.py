@@ -597,8 +597,8 @@ def test_a_reset_after_an_unconfirmed_stop_stops_first() -> None:
     assert (state.attempt, state.resumed_step, state.rng) == (1, 100, "reseed")
 
 
-def test_an_unreadable_target_gives_way_to_the_one_before_it() -> None:
-    """The newest stable checkpoint is unreadable: the one before it is used (transformers#35525)."""
+def test_a_damaged_target_gives_way_to_the_one_before_it() -> None:
+    """The newest stable checkpoint does not hold: the one before it is used (transformers#35525)."""
     world = trained(100, 200)
     world.damaged.add(world.disk[-1].name)
     assert world.alert().resumed_step == 100
@@ -609,6 +609,99 @@ def test_no_readable_target_locks() -> None:
     world = trained(100)
     world.damaged.add(world.disk[-1].name)
     assert world.alert().phase == "locked"
+
+
+def test_a_target_that_cannot_be_read_gives_way_too_and_the_ladder_goes_on_below_it() -> None:
+    """It is no rung any more once the run goes on below it: the next failure goes further back, never forward."""
+    world = trained(100, 200, 300, divergences_per_incident=4)
+    world.unreadable = {world.disk[-1].name}
+    state = world.alert()
+    assert (state.resumed_step, state.lr_scale) == (200, 0.5)
+    assert [snapshot.step for snapshot in world.aside] == [300]
+    world.unreadable = set()
+    assert world.alert().resumed_step == 100
+    state = world.alert()
+    assert (state.phase, "no older stable snapshot" in state.reason) == ("locked", True)
+
+
+def test_a_target_that_cannot_be_read_is_no_rung_whatever_the_order_of_promotion() -> None:
+    """A person promoted an older one last: without it the one before it in that order is the last rung."""
+    world = trained(100)
+    world.train(200)
+    older = world.snapshot(promoted=False)
+    world.train(300)
+    world.snapshot(promoted=True)
+    assert world.command("promote", snapshot=older)
+    world.settle()
+    world.unreadable = {older}
+    world.submit(trip(0))
+    while not (world.state.procedure and world.state.procedure.passed_over):
+        world.submit(world.perform(owed(world.state)[0]))
+    world.perform(owed(world.state)[0])
+    world.restart_webhook()  # killed with the snapshot set aside and nothing journaled
+    assert world.settle().resumed_step == 300
+    assert [snapshot.step for snapshot in world.state.promoted] == [100, 300]
+    world.unreadable = set()
+    assert world.alert().resumed_step == 100
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["crash", "divergence"])
+def test_nothing_that_can_be_read_locks_and_keeps_every_rung(crash: bool) -> None:
+    """From scratch is for runs without a stable snapshot, not for a file server that is away."""
+    world = trained(100, 200, without_stable="scratch")
+    world.unreadable = {snapshot.name for snapshot in world.disk}
+    state = world.exit(1) if crash else world.alert()
+    assert (state.phase, "cannot be read" in state.reason) == ("locked", True)
+    world.unreadable = set()
+    assert world.command("reset")
+    assert world.settle().resumed_step == 200
+
+
+def test_one_damaged_and_one_that_cannot_be_read_lock() -> None:
+    """The reason names the one that may come back."""
+    world = trained(100, 200)
+    world.damaged, world.unreadable = {world.disk[0].name}, {world.disk[1].name}
+    state = world.alert()
+    assert state.phase == "locked"
+    assert f"{world.disk[-1].name} cannot be read now: its bytes do not hold" in state.reason
+    assert [snapshot.step for snapshot in state.promoted] == [200]
+
+
+def test_a_crash_passes_over_what_cannot_be_read() -> None:
+    """The newest that can be read is resumed; the one passed over stays within a person's reach."""
+    world = trained(100, 200)
+    world.unreadable = {world.disk[-1].name}
+    assert world.exit(1).resumed_step == 100
+    assert [snapshot.step for snapshot in world.aside] == [200]
+
+
+def test_a_persons_target_that_cannot_be_read_is_not_replaced_by_another() -> None:
+    """Who names a snapshot means that one."""
+    world = trained(100, 200)
+    world.unreadable = {world.disk[-1].name}
+    assert world.command("rollback", snapshot=world.disk[-1].name)
+    assert world.settle().phase == "locked"
+    assert [snapshot.step for snapshot in world.state.promoted] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("failure", "promoted", "reason"),
+    [
+        ({"target": None}, [100], "no snapshot could be made active: state.bin"),
+        ({"target": "step-000000000100-a000"}, [], "no snapshot could be made active: state.bin"),
+    ],
+)
+def test_a_failed_rollback_that_an_earlier_fusewire_journaled_still_stands(
+    failure: dict[str, Any], promoted: list[int], reason: str
+) -> None:
+    """Old journals name a target only where it was damaged: they fold to what was decided then."""
+    world = trained(100)
+    world.submit(trip(0))
+    while world.state.stage != "rollback":
+        world.submit(world.perform(owed(world.state)[0]))
+    world.submit(decode("rollback_failed", 0.0, {"reason": "state.bin", **failure}))
+    assert (world.state.phase, world.state.reason) == ("locked", reason)
+    assert [snapshot.step for snapshot in world.state.promoted] == promoted
 
 
 @pytest.mark.parametrize(("without_stable", "phase"), [("scratch", "closed"), ("lock", "locked")])

@@ -179,11 +179,9 @@ class HeldStore(SnapshotStore):
             self._verifying.here()
         return super().verify(name, mode)
 
-    def roll_back(
-        self, target: str | None, *, reason: str, journal_entry: int | None, by_person: bool = False
-    ) -> tuple[str, ...]:
+    def roll_back(self, target: str | None, **decision: Any) -> tuple[str, ...]:
         self._rolling_back.here()
-        return super().roll_back(target, reason=reason, journal_entry=journal_entry, by_person=by_person)
+        return super().roll_back(target, **decision)
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -459,7 +457,7 @@ async def test_a_crash_without_an_answer_from_prometheus_prefers_the_promoted_sn
         assert (await guard.running(2)).resumed_from == promoted
 
 
-async def test_an_unreadable_stable_snapshot_goes_to_quarantine_and_the_one_before_it_is_used(
+async def test_a_damaged_stable_snapshot_goes_to_quarantine_and_the_one_before_it_is_used(
     tmp_path: Path,
 ) -> None:
     """The bytes of the target are checked before anything is rolled back to it."""
@@ -493,12 +491,42 @@ async def test_a_read_error_condemns_no_snapshot(tmp_path: Path, crash: bool) ->
         assert READ_AGAIN_SECONDS[0] in waits
 
 
+@pytest.mark.parametrize("unread", ["state.bin", "manifest.json"])
+@pytest.mark.parametrize("crash", [True, False], ids=["crash", "divergence"])
+async def test_a_snapshot_that_cannot_be_read_for_long_is_passed_over_and_lost_to_nobody(
+    tmp_path: Path, crash: bool, unread: str
+) -> None:
+    """Bad blocks under the newest: after a minute the run goes on from the one before; a person can go back."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with guarding(tmp_path, quick(snapshots={"keep_quarantined": 0}), sleep=sleep) as guard:
+        await guard.running(0)
+        older, newest = await guard.promote(100, 0), await guard.promote(200, 0)
+        with failing_reads(lambda path: path.parts[-2:] == (newest, unread)):
+            if crash:
+                guard.actuator.exit(RUN, 0, 1)
+            else:
+                await guard.engine.submit(RUN, trip(0))
+            assert (await guard.running(1)).resumed_from == older
+            assert guard.store.get(newest).why.startswith("could not be read, so the run went further back: ")
+        assert [wait for wait in waits if wait] == [*READ_AGAIN_SECONDS]
+        assert guard.store.stable() == guard.store.active() == guard.store.get(older)
+        assert [snapshot.name for snapshot in guard.state.promoted] == [older]
+        await guard.engine.command(RUN, Command(verb="rollback", who="ann", why="a new disk", snapshot="200"))
+        state = await guard.running(2)
+        assert (state.resumed_from, [snapshot.name for snapshot in state.promoted]) == (newest, [older, newest])
+
+
 @pytest.mark.parametrize("crash", [True, False], ids=["crash", "divergence"])
 async def test_snapshots_that_cannot_be_read_for_long_lock_and_stay(tmp_path: Path, crash: bool) -> None:
     """A file system that is away is a person's matter: no start from scratch, and every snapshot is still there."""
+    waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        """Take no time."""
+        waits.append(seconds)
 
     async with guarding(tmp_path, sleep=sleep) as guard:
         await guard.running(0)
@@ -512,6 +540,7 @@ async def test_snapshots_that_cannot_be_read_for_long_lock_and_stay(tmp_path: Pa
             view = await guard.engine.wait_finished(RUN)
         assert view.state == "locked"
         assert "state.bin: cannot be read" in view.reason
+        assert [wait for wait in waits if wait] == [*READ_AGAIN_SECONDS], "one wait for all of them"
         assert [info.state for info in guard.store.list()] == ["promoted"] * 2
         await guard.engine.command(RUN, Command(verb="reset", who="ann", why="the file server is back"))
         assert (await guard.running(1)).resumed_step == 200

@@ -128,6 +128,13 @@ class Histories(RuleBasedStateMachine):
     def damage(self, data: st.DataObject) -> None:
         self.world.damaged.add(data.draw(st.sampled_from(self.world.disk)).name)
 
+    @precondition(lambda self: self.world.disk)
+    @rule(data=st.data())
+    def file_server(self, data: st.DataObject) -> None:
+        """Some snapshots cannot be read from now on, all others can."""
+        names = [snapshot.name for snapshot in self.world.disk]
+        self.world.unreadable = data.draw(st.sets(st.sampled_from(names)))
+
     @precondition(lambda self: len(self.world.state.promoted) > 1 and self.world.state.stage is None)
     @rule()
     def retention(self) -> None:

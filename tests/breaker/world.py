@@ -68,11 +68,13 @@ class World:
     disk: list[Snapshot] = field(default_factory=list)
     """Usable snapshots in order of writing."""
     aside: list[Snapshot] = field(default_factory=list)
-    """Stable ones that a person's rollback set aside."""
+    """Stable ones that a person's rollback or a read error set aside."""
     stable: set[str] = field(default_factory=set)
     sequences: dict[str, int] = field(default_factory=dict)
     """Of each stable one: its place in the order of promotion."""
     damaged: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
+    """Cannot be read at present, which says nothing against them."""
     promotions: int = 0
     step: int = 0
     """Of the living attempt."""
@@ -173,14 +175,10 @@ class World:
             case WaitAndClassify(attempt=attempt):
                 found: FailureClass = "divergence" if divergence else "infrastructure"
                 return ExitClassified(attempt=attempt, failure_class=found, step=self.step)
-            case RollBack(target=target, by_person=by_person):
-                return self._roll_back(target, by_person=by_person)
+            case RollBack(target=target, by_person=by_person, passed_over=passed_over):
+                return self._roll_back(target, by_person=by_person, unread=passed_over)
             case ResumeNewest():
-                there_were = [s.name for s in self.disk]
-                self.disk = [s for s in self.disk if s.name not in self.damaged]
-                if not self.disk:
-                    return RolledBack(target=None, quarantined=tuple(there_were), none_usable=bool(there_were))
-                return self._roll_back(self.disk[-1].name)
+                return self._resume()
             case Purge():
                 return PurgeFinished(exit_code=3 if fails else 0)
             case WaitBackoff(name=name):
@@ -203,7 +201,19 @@ class World:
                 return WouldHaveActed(words=words, trip_used=False)
         raise AssertionError(action)
 
-    def _roll_back(self, target: str | None, *, by_person: bool = False) -> Event:
+    def _resume(self) -> Event:
+        there_were = [s.name for s in self.disk]
+        self.disk = [s for s in self.disk if s.name not in self.damaged]
+        if not self.disk:
+            return RolledBack(target=None, quarantined=tuple(there_were), none_usable=bool(there_were))
+        readable = [s for s in self.disk if s.name not in self.unreadable]
+        if not readable:
+            return RollbackFailed(reason="state.bin: cannot be read")
+        return self._roll_back(
+            readable[-1].name, unread=tuple(s.name for s in self.disk if s.order > readable[-1].order)
+        )
+
+    def _roll_back(self, target: str | None, *, by_person: bool = False, unread: tuple[str, ...] = ()) -> Event:
         if by_person:
             self.disk = sorted(
                 (*self.disk, *(s for s in self.aside if s.name == target)), key=lambda snapshot: snapshot.order
@@ -211,15 +221,17 @@ class World:
             self.aside = [s for s in self.aside if s.name != target]
         if target is None:
             gone, self.disk = self.disk, []
-            self._set_aside(gone, by_person=by_person)
+            self._set_aside(gone, by_person=by_person, unread=())
             return RolledBack(target=None, quarantined=tuple(s.name for s in gone))
+        if target in self.unreadable - self.damaged and target in {s.name for s in self.disk}:
+            return RollbackFailed(target=target, reason="state.bin: cannot be read", unreadable=True)
         found = next((s for s in self.disk if s.name == target and s.name not in self.damaged), None)
         if found is None:
             self.disk = [s for s in self.disk if s.name != target]
             return RollbackFailed(target=target, reason="its bytes do not hold")
-        gone = [s for s in self.disk if s.order > found.order]
-        self.disk = [s for s in self.disk if s.order <= found.order]
-        self._set_aside(gone, by_person=by_person)
+        gone = [s for s in self.disk if s.order > found.order or s.name in unread]
+        self.disk = [s for s in self.disk if s not in gone]
+        self._set_aside(gone, by_person=by_person, unread=unread)
         return RolledBack(
             target=target,
             step=found.step,
@@ -228,9 +240,8 @@ class World:
             sequence=self.sequences.get(found.name, 0),
         )
 
-    def _set_aside(self, gone: list[Snapshot], *, by_person: bool) -> None:
-        if by_person:
-            self.aside += [s for s in gone if s.name in self.stable]
+    def _set_aside(self, gone: list[Snapshot], *, by_person: bool, unread: tuple[str, ...]) -> None:
+        self.aside += [s for s in gone if s.name in self.stable and (by_person or s.name in unread)]
 
     # What must always hold ----------------------------------------------------------------------------
 
@@ -250,6 +261,11 @@ class World:
         assert not (state.held and not state.pauses), "without a pause nothing is held"
         if isinstance(event, RolledBack) and event.sequence:
             assert event.target in {s.name for s in state.promoted}, "a stable target is stable"
+        if isinstance(event, RollbackFailed) and event.unreadable:
+            assert state.promoted == before.promoted, "a read error condemns no stable snapshot"
+        if isinstance(event, RolledBack) and before.procedure is not None and before.stage == "rollback":
+            left = {s.name for s in state.promoted} & set(before.procedure.passed_over)
+            assert not left, "what was passed over is no rung of the ladder any more"
         if before.phase == "locked" and state.phase != "locked":
             assert isinstance(event, Command), "only a person leaves LOCKED"
             assert event.verb == "reset"

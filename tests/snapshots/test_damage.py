@@ -147,7 +147,7 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, unread: str) -> 
         assert unread in answer.problems[0]
         with pytest.raises(SnapshotError, match="cannot be read") as caught:
             store.newest_verified()
-        assert caught.value.reason == "unreadable"
+        assert (caught.value.reason, caught.value.snapshot) == ("unreadable", names[1])
         with pytest.raises(SnapshotError) as caught:
             load_state(tmp_path / "snapshots" / names[1])
         assert caught.value.reason == "unreadable"
@@ -157,6 +157,22 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, unread: str) -> 
         ]
     assert [info.state for info in store.list()] == ["promoted", "candidate"]
     assert store.newest_verified() == store.get(names[1])
+
+
+def test_what_cannot_be_read_does_not_stand_before_the_others(tmp_path: Path) -> None:
+    """Passed over by its name, it hides no older snapshot, even where nobody can tell whether it is promoted."""
+    names = [write(tmp_path, step) for step in (1, 2)]
+    promote(tmp_path, *names)
+    promotion = tmp_path / "snapshots" / names[1] / "promotion.json"
+    promotion.unlink()
+    promotion.mkdir()  # EISDIR, whoever reads it
+    store = SnapshotStore(tmp_path)
+    with pytest.raises(SnapshotError) as caught:
+        store.newest_verified()
+    assert (caught.value.reason, caught.value.snapshot) == ("unreadable", names[1])
+    assert store.newest_verified(excluding={names[1]}) == store.get(names[0])
+    assert store.roll_back(names[0], reason="r", journal_entry=1, unread=[names[1]]) == (names[1],)
+    assert store.stable() == store.active() == store.get(names[0])
 
 
 def test_a_manifest_that_could_not_be_read_at_the_first_look_loses_nothing(tmp_path: Path) -> None:

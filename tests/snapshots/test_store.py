@@ -261,6 +261,23 @@ def test_a_persons_rollback_can_be_undone(tmp_path: Path) -> None:
         store.restore(names[2])
 
 
+def test_what_a_read_error_set_aside_is_restored(tmp_path: Path) -> None:
+    """Passed over by a rollback, whenever it was written, it is back as it was once a person names it again."""
+    names = [write(tmp_path, step) for step in (1, 2, 3, 4)]
+    promote(tmp_path, names[0], names[2], names[1])
+    store = SnapshotStore(tmp_path)
+    away = store.roll_back(names[2], reason="KLSpike", journal_entry=4, unread=[names[1]])
+    assert away == (names[1], names[3])
+    assert [(info.name, info.restorable) for info in store.list() if info.state == "quarantined"] == [
+        (names[1], True),
+        (names[3], False),
+    ]
+    assert store.stable() == store.get(names[2])
+    assert store.find("2", restorable=True).why == "could not be read, so the run went further back: KLSpike"
+    store.restore(names[1])
+    assert store.stable() == store.get(names[1])
+
+
 def test_what_a_divergence_condemned_is_not_restored(tmp_path: Path) -> None:
     """A rollback that no person asked for, and marks of older versions, are for good."""
     names = [write(tmp_path, step) for step in (1, 2)]

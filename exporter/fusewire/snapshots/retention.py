@@ -30,7 +30,7 @@ class SnapshotInfo:
     was_promoted: bool = False
     """In quarantine: it had been promoted."""
     restorable: bool = False
-    """In quarantine: it had been promoted, and only a person's rollback put it there."""
+    """In quarantine: it had been promoted, and only a person's rollback or a read error put it there."""
 
     @property
     def order(self) -> tuple[int, int]:

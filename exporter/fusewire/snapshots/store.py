@@ -212,19 +212,24 @@ class SnapshotStore:
         any of them does not find it again.
 
         Raises:
-            SnapshotError: with reason ``unreadable``: one on the way cannot be read now; it stays where it is.
+            SnapshotError: with reason ``unreadable`` and its name: one on the way cannot be read now; it stays.
         """
-        known = {info.name: info for info in self.list()}
         for path in sorted(_named(self._snapshots), key=lambda p: _order(p.name), reverse=True):
-            info = known.get(path.name)
-            if path.name in excluding or (info is not None and info.state in {"rejected", "quarantined"}):
+            if path.name in excluding:
                 continue
-            answer = self.verify(path.name)
+            try:
+                info = _describe(path)
+            except OSError as error:
+                answer = Verification(ok=False, problems=(str(error),), unreadable=True)
+            else:
+                if info is not None and info.state in {"rejected", "quarantined"}:
+                    continue
+                answer = self.verify(path.name)
             if answer.ok:
                 return self.get(path.name)
             reason = "cannot be resumed from: " + "; ".join(answer.problems)
             if answer.unreadable:
-                raise SnapshotError(f"{path.name} {reason}", reason="unreadable")
+                raise SnapshotError(f"{path.name} {reason}", reason="unreadable", snapshot=path.name)
             _log.warning("%s %s; it goes to quarantine", path.name, reason)
             self.quarantine([path.name], reason=reason, journal_entry=journal_entry)
         return None
@@ -290,12 +295,20 @@ class SnapshotStore:
         swap_link(self._run_dir / ACTIVE_LINK, None if name is None else self._snapshots / name, self._files)
 
     def quarantine(
-        self, names: Iterable[str], *, reason: str, journal_entry: int | None, by_person: bool = False
+        self,
+        names: Iterable[str],
+        *,
+        reason: str,
+        journal_entry: int | None,
+        by_person: bool = False,
+        unread: Collection[str] = (),
     ) -> tuple[str, ...]:
         """Move snapshots, whole or broken, to where nothing resumes from. May be repeated at any point.
 
         Args:
             by_person: nothing is wrong with them, a person goes back: :meth:`restore` may undo it.
+            unread: those of them that could not be read when the run had to go back: nothing else is known against
+                them, so :meth:`restore` may undo it too.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put there.
@@ -307,8 +320,10 @@ class SnapshotStore:
                 continue
             # 1. the decision is durable: from here on no method takes the snapshot for usable
             if not (path / QUARANTINE_FILE).exists():
-                value = {"reason": reason, "journal_entry": journal_entry, "time": self._clock()}
-                self._files.write_json(path / QUARANTINE_FILE, {**value, "by_person": by_person})
+                why = f"could not be read, so the run went further back: {reason}" if name in unread else reason
+                value = {"reason": why, "journal_entry": journal_entry, "time": self._clock()}
+                marks = {"by_person": by_person, "unread": name in unread}
+                self._files.write_json(path / QUARANTINE_FILE, {**value, **marks})
             moved.append(name)
         # 2. readers of the link no longer get there
         self.publish_stable()
@@ -321,7 +336,9 @@ class SnapshotStore:
         return tuple(sorted(set(moved)))
 
     def restore(self, name: str) -> None:
-        """Bring back a promoted snapshot that a person's rollback put into quarantine. May be repeated.
+        """Bring back a promoted snapshot that a person's rollback or a read error put into quarantine.
+
+        May be repeated.
 
         Raises:
             SnapshotError: it is missing, or in quarantine for another reason.
@@ -352,7 +369,13 @@ class SnapshotStore:
         return [info for info in self.list() if info.state != "quarantined" and info.order > last]
 
     def roll_back(
-        self, target: str | None, *, reason: str, journal_entry: int | None, by_person: bool = False
+        self,
+        target: str | None,
+        *,
+        reason: str,
+        journal_entry: int | None,
+        by_person: bool = False,
+        unread: Collection[str] = (),
     ) -> tuple[str, ...]:
         """Quarantine all that was written after ``target`` and make it active. May be repeated at any point.
 
@@ -361,6 +384,8 @@ class SnapshotStore:
 
         Args:
             by_person: a person goes back; see :meth:`quarantine`.
+            unread: preferred to the target, but they could not be read: they go too, whenever they were written;
+                see :meth:`quarantine`.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put into quarantine.
@@ -379,8 +404,14 @@ class SnapshotStore:
         # 2. the next attempt gets the target: never a link to something that is on its way out
         self.set_active(target)
         # 3. what came later is out
-        later = sorted(p.name for p in _named(self._snapshots) if _order(p.name) > last)
-        return self.quarantine(later, reason=reason, journal_entry=journal_entry, by_person=by_person)
+        later = [p.name for p in _named(self._snapshots) if _order(p.name) > last]
+        return self.quarantine(
+            sorted({*later, *unread}),
+            reason=reason,
+            journal_entry=journal_entry,
+            by_person=by_person,
+            unread=unread,
+        )
 
     def apply_retention(self, policy: RetentionPolicy, *, attempt: int | None = None) -> tuple[str, ...]:
         """Delete what ``policy`` does not keep (see :func:`plan_retention`); the active one stays.
@@ -499,7 +530,7 @@ def _describe(path: Path) -> SnapshotInfo | None:
         was_promoted = (path / PROMOTION_FILE).exists()
         # a number behind its name: another one of that name was there before
         whole = manifest is not None and parse_name(path.name) is not None
-        restorable = was_promoted and whole and mark.get("by_person") is True
+        restorable = was_promoted and whole and (mark.get("by_person") is True or mark.get("unread") is True)
     elif manifest is None and not unread:
         return None
     elif (path / PROMOTION_FILE).exists():

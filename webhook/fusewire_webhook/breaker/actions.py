@@ -40,6 +40,8 @@ class RollBack(Action):
     reason: str
     by_person: bool = False
     """A person goes back: what had been promoted can be brought back from quarantine."""
+    passed_over: tuple[str, ...] = ()
+    """Could not be read before the target's turn came; set aside with what is newer than it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +114,12 @@ def _stage_action(state: RunState) -> Action:  # noqa: PLR0911 - one return per 
         case "settle":
             return WaitAndClassify(attempt=state.attempt, seconds=state.policy.settle_seconds)
         case "rollback":
-            by_person = procedure.cause == "person"
-            return RollBack(target=procedure.target, reason=procedure.reason, by_person=by_person)
+            return RollBack(
+                target=procedure.target,
+                reason=procedure.reason,
+                by_person=procedure.cause == "person",
+                passed_over=procedure.passed_over,
+            )
         case "resume":
             return ResumeNewest(attempt=state.attempt, reason=procedure.reason)
         case "purge":

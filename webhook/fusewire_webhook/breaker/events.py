@@ -253,6 +253,8 @@ class RollbackFailed(Event):
     reason: str
     target: str | None = None
     """The snapshot that could not be used; None: no snapshot in particular."""
+    unreadable: bool = False
+    """It could not be read for a while, which says nothing against it; else it is damaged or gone."""
 
 
 @dataclass(frozen=True, kw_only=True)

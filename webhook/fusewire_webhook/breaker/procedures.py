@@ -281,8 +281,9 @@ def go_on(state: RunState) -> RunState:
 
 
 def next_target(state: RunState) -> Snapshot | None:
-    """Last promoted snapshot that did not fail in the open incident."""
-    return _target(state, state.incident.failed if state.incident else ())
+    """Last promoted snapshot that did not fail in the open incident and was not passed over in this procedure."""
+    failed = state.incident.failed if state.incident else ()
+    return _target(state, (*failed, *(state.procedure.passed_over if state.procedure else ())))
 
 
 def _target(state: RunState, failed: tuple[str, ...]) -> Snapshot | None:

@@ -137,6 +137,8 @@ class Procedure:
     ending: Ending = "running"
     target: str | None = None
     """Snapshot of the ``rollback`` stage; None: from scratch."""
+    passed_over: tuple[str, ...] = ()
+    """Stable snapshots that come before the target and could not be read."""
     lr_scale: float = 1.0
     """Of the attempt to start."""
     reseed: bool = False

@@ -382,17 +382,18 @@ def _stop_unconfirmed(state: RunState, event: StopUnconfirmed) -> RunState:
 
 
 def _rolled_back(state: RunState, event: RolledBack) -> RunState:
+    procedure = state.procedure
+    wanted = state.stage == "rollback" and procedure is not None and procedure.target == event.target
+    aside = {*event.quarantined, *(procedure.passed_over if wanted and procedure else ())}
     last = (-1, -1) if event.target is None else (event.attempt, event.step)
-    kept = tuple(s for s in state.promoted if s.order <= last and s.name not in event.quarantined)
+    kept = tuple(s for s in state.promoted if s.order <= last and s.name not in aside)
     state = _forget(state, event.quarantined)
     if event.target is not None and event.sequence and event.target not in {s.name for s in kept}:
         back = Snapshot(name=event.target, step=event.step, attempt=event.attempt, sequence=event.sequence)
         kept = tuple(sorted((*kept, back), key=lambda snapshot: snapshot.promotion_order))
     state = state.but(active=event.target, active_step=event.step, promoted=kept)
-    procedure = state.procedure
     if state.stage == "resume" and event.none_usable and state.policy.without_stable == "lock":
         return procedures.lock(state, f"no snapshot can be resumed from: {', '.join(event.quarantined)}")
-    wanted = state.stage == "rollback" and procedure is not None and procedure.target == event.target
     return advance(state) if wanted or state.stage == "resume" else state
 
 
@@ -400,17 +401,25 @@ def _rollback_failed(state: RunState, event: RollbackFailed) -> RunState:
     procedure = state.procedure
     if procedure is None or procedure.stages[0] not in {"rollback", "resume"}:
         return state
+    words = "no snapshot could be made active"
     if procedure.stages[0] == "rollback" and event.target is not None:
         if event.target != procedure.target:
             return state
-        state = state.but(promoted=tuple(s for s in state.promoted if s.name != event.target))
+        if event.unreadable:
+            procedure = replace(procedure, passed_over=(*procedure.passed_over, event.target))
+            state = state.but(procedure=procedure)
+        else:
+            state = state.but(promoted=tuple(s for s in state.promoted if s.name != event.target))
         older = procedures.next_target(state)
         if procedure.cause == "divergence" and older is not None:
+            cannot = "cannot be read now" if event.unreadable else "cannot be used"
             return state.but(
                 procedure=replace(procedure, target=older.name),
-                decision=f"{event.target} cannot be used ({event.reason}); rolling back to {older.name}",
+                decision=f"{event.target} {cannot} ({event.reason}); rolling back to {older.name}",
             )
-    return procedures.lock(state, f"no snapshot could be made active: {event.reason}")
+        if procedure.passed_over:
+            words = f"{words}, and {', '.join(procedure.passed_over)} cannot be read now"
+    return procedures.lock(state, f"{words}: {event.reason}")
 
 
 def _purge_finished(state: RunState, event: PurgeFinished) -> RunState:

@@ -71,7 +71,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             aside = f", {len(event.quarantined)} snapshots to quarantine" if event.quarantined else ""
             return f"rolled back to {event.target}{aside}" if event.target else f"goes on from scratch{aside}"
         case ev.RollbackFailed():
-            return f"rollback failed: {event.reason}"
+            where = f" to {event.target}" if event.target else ""
+            return f"rollback{where} failed: {event.reason}"
         case ev.PurgeFinished():
             return f"purge command ended with code {event.exit_code}"
         case ev.TimerElapsed():

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -63,12 +63,22 @@ from fusewire_webhook.settings.placing import place_of
 log = logging.getLogger(__name__)
 
 READ_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
-"""Waits before a snapshot that could not be read is tried again: a file server may be away for a while."""
+"""Waits before what could not be read or written is tried again: a file server may be away for a while."""
 LAST_STEP_SECONDS = 5.0
 """Longest wait for the last step of an attempt that has ended: it sharpens a figure, or is one sign of several."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """What a restart resumes from."""
+
+    target: str | None
+    """None: from scratch."""
+    unread: tuple[str, ...] = ()
+    """Newer ones that could not be read."""
 
 
 class Effects:
@@ -103,7 +113,6 @@ class Effects:
         self._sleep = sleep
         self.changing = asyncio.Lock()
         """Held while snapshots change their state, links or place; never while they are only read."""
-        self._read_again = iter(READ_AGAIN_SECONDS)
 
     async def perform(  # noqa: PLR0911 - one return per action
         self, action: Action, state: RunState, *, seq: int, order: Order
@@ -119,9 +128,9 @@ class Effects:
             case WaitAndClassify():
                 return await order.meanwhile(self._classify(action))
             case RollBack():
-                return await self._readable(partial(self._roll_back, action, seq, order), order, action.target)
+                return await self._patiently(partial(self._roll_back, action, seq, order), order, action.target)
             case ResumeNewest():
-                return await self._readable(partial(self._resume, action, state, seq, order), order)
+                return await self._patiently(partial(self._resume, action, state, seq, order), order)
             case Purge():
                 return await self._purge(action)
             case WaitBackoff():
@@ -248,7 +257,7 @@ class Effects:
 
     # Snapshots ----------------------------------------------------------------------------------------
 
-    async def _roll_back(self, action: RollBack, seq: int, order: Order) -> Event | None:
+    async def _roll_back(self, action: RollBack, seq: int, order: Order, last_try: bool) -> Event | None:
         target = action.target
         if target is not None:
             reading = self.blocking(self.store.verify, target, self.config.snapshots.verify)
@@ -257,35 +266,55 @@ class Effects:
                 return None
             problem = "; ".join(verification.problems)
             if verification.unreadable:
-                raise SnapshotError(f"{target}: {problem}", reason="unreadable")
+                # the wait for the one before was for the file server: it would be in vain once more
+                if not (last_try or action.passed_over):
+                    raise SnapshotError(f"{target}: {problem}", reason="unreadable")
+                return RollbackFailed(target=target, reason=problem, unreadable=True)
             if not verification.ok:
                 away = partial(self.store.quarantine, reason=f"cannot be used: {problem}", journal_entry=seq)
                 if await self._change(order, away, [target]) is None:
                     return None
                 return RollbackFailed(target=target, reason=problem)
-        return await self._change(order, self._make_active, target, action.reason, seq, by_person=action.by_person)
+        return await self._change(
+            order,
+            self._make_active,
+            target,
+            action.reason,
+            seq,
+            by_person=action.by_person,
+            unread=action.passed_over,
+        )
 
-    async def _resume(self, action: ResumeNewest, state: RunState, seq: int, order: Order) -> Event | None:
-        found = await order.meanwhile(self._newest_clean(action.attempt, seq))
-        if found is None:
+    async def _resume(
+        self, action: ResumeNewest, state: RunState, seq: int, order: Order, last_try: bool
+    ) -> Event | None:
+        choice = await order.meanwhile(self._newest_clean(action.attempt, seq, pass_over_unread=last_try))
+        if choice is None:
             return None
-        target = found or None
         reason = f"left behind by a restart: {action.reason}"
-        outcome = await self._change(order, self._make_active, target, reason, seq)
+        outcome = await self._change(order, self._make_active, choice.target, reason, seq, unread=choice.unread)
         if outcome is None:
             return None
         there_were = bool(outcome.quarantined or state.promoted or state.active)
-        return replace(outcome, none_usable=target is None and there_were)
+        return replace(outcome, none_usable=choice.target is None and there_were)
 
     async def _change(self, order: Order, change: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Change what lies on the disk, to the end, unless it is owed no more."""
         async with self.changing:
             return await self.blocking(change, *args, **kwargs) if order.stands() else None
 
-    def _make_active(self, target: str | None, reason: str, seq: int, *, by_person: bool = False) -> RolledBack:
+    def _make_active(
+        self,
+        target: str | None,
+        reason: str,
+        seq: int,
+        *,
+        by_person: bool = False,
+        unread: tuple[str, ...] = (),
+    ) -> RolledBack:
         if target is not None and by_person:
             self.store.restore(target)
-        moved = self.store.roll_back(target, reason=reason, journal_entry=seq, by_person=by_person)
+        moved = self.store.roll_back(target, reason=reason, journal_entry=seq, by_person=by_person, unread=unread)
         if target is None:
             return RolledBack(target=None, quarantined=moved)
         info = self.store.get(target)
@@ -293,48 +322,63 @@ class Effects:
             target=target, step=info.step, attempt=info.attempt, quarantined=moved, sequence=info.sequence
         )
 
-    async def _readable(
-        self, change: Callable[[], Awaitable[Event | None]], order: Order, target: str | None = None
+    async def _patiently(
+        self, change: Callable[[bool], Awaitable[Event | None]], order: Order, target: str | None = None
     ) -> Event | None:
-        """The outcome of a change of what is active; None: what it needs cannot be read, and it was waited a while.
+        """The outcome of a change of what is active: what cannot be read or written now is tried again for a while.
 
-        A snapshot that cannot be read is not a damaged one: it is never put away for that.
+        ``change`` is told whether this is the last try. A snapshot that cannot be read is not a damaged one.
         """
-        outcome: Event | None
-        try:
-            outcome = await change()
-        except (FusewireError, OSError) as error:
-            if isinstance(error, OSError) or (isinstance(error, SnapshotError) and error.reason == "unreadable"):
-                wait = next(self._read_again, None)
-                if wait is not None:
-                    log.warning("run %s: tried again in %g s: %s", self.run, wait, error)
-                    await order.meanwhile(self._sleep(wait))
-                    return None
-                target = None
-            outcome = RollbackFailed(target=target, reason=str(error))
-        self._read_again = iter(READ_AGAIN_SECONDS)
-        return outcome
+        waits = iter(READ_AGAIN_SECONDS)
+        while order.stands():
+            wait = next(waits, None)
+            try:
+                return await change(wait is None)
+            except (FusewireError, OSError) as error:
+                if not (isinstance(error, OSError) or _unreadable(error)):
+                    return RollbackFailed(target=target, reason=str(error))
+                if wait is None:
+                    return RollbackFailed(reason=str(error))
+                log.warning("run %s: tried again in %g s: %s", self.run, wait, error)
+                await order.meanwhile(self._sleep(wait))
+        return None
 
-    async def _newest_clean(self, attempt: int, seq: int) -> str:
+    async def _newest_clean(self, attempt: int, seq: int, *, pass_over_unread: bool) -> _Choice:
         """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
 
-        An empty name: there is none. Damaged ones on the way go to quarantine.
+        Damaged ones on the way go to quarantine; those that cannot be read are passed over where that is allowed.
         Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
         better than nothing.
+
+        Raises:
+            SnapshotError: with reason ``unreadable``: one on the way cannot be read now, or nothing else is left.
         """
         passed: list[str] = []
-        unknown = ""
-        newest = partial(self.store.newest_verified, journal_entry=seq)
-        while (info := await self.blocking(newest, tuple(passed))) is not None:
+        unread: dict[str, SnapshotError] = {}
+        unknown: _Choice | None = None
+        while True:
+            try:
+                info = await self.blocking(self.store.newest_verified, (*passed, *unread), journal_entry=seq)
+            except SnapshotError as error:
+                if not (pass_over_unread and _unreadable(error) and error.snapshot):
+                    raise
+                log.warning("run %s: %s; an older one is looked for", self.run, error)
+                unread[error.snapshot] = error
+                continue
+            if info is None:
+                break
+            choice = _Choice(target=info.name, unread=tuple(unread))
             if info.state == "promoted":
-                return info.name
+                return choice
             unclean = await self._evidence.unclean_since(self.run, attempt, info.name)
             if unclean is not None and not unclean:
-                return info.name
-            if unclean is None and not unknown:
-                unknown = info.name
+                return choice
+            if unclean is None and unknown is None:
+                unknown = choice
             passed.append(info.name)
-        return unknown
+        if unknown is None and unread:
+            raise next(iter(unread.values()))
+        return unknown or _Choice(target=None)
 
     async def _purge(self, action: Purge) -> Event:
         config, watermark = self.config, None
@@ -423,3 +467,7 @@ class Effects:
     async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that blocks on the disk in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *args, **kwargs))
+
+
+def _unreadable(error: Exception) -> bool:
+    return isinstance(error, SnapshotError) and error.reason == "unreadable"
