@@ -19,8 +19,8 @@ from fusewire_webhook.breaker.events import Event, SnapshotSeen
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.settings.config import RunConfig
-from fusewire_webhook.watch.evidence import seconds_past, seconds_past_slack
-from fusewire_webhook.watch.gate import UNASKED, Verdict, present_signals_query
+from fusewire_webhook.watch.evidence import last_seen_before, seconds_past, seconds_past_slack
+from fusewire_webhook.watch.gate import UNASKED, Verdict, last_step_query, present_signals_query
 from fusewire_webhook.watch.prometheus import Prometheus
 from fusewire_webhook.watch.survey import Survey
 from fusewire_webhook.watch.watched import WatchedSteps
@@ -134,7 +134,19 @@ class Scanner:
                 del run.candidates[gone]
             new = [info for info in listing.infos if info.name not in run.candidates]
             known = {one["name"]: one for one in views[name].unpromoted}
-            if all([await self._first_sight(name, run, info, facts, known.get(info.name)) for info in new]):
+            view = views[name]
+            sights = [
+                await self._first_sight(
+                    name,
+                    run,
+                    info,
+                    facts,
+                    known.get(info.name),
+                    ended=view.state == "completed" and view.attempt == info.attempt,
+                )
+                for info in new
+            ]
+            if all(sights):
                 run.settled = listing.changed_at == run.changed_at
                 run.looked, run.listed, run.changed_at = facts.now, facts.now, listing.changed_at
 
@@ -156,11 +168,19 @@ class Scanner:
         return found
 
     async def _first_sight(
-        self, name: str, run: Guarded, info: SnapshotInfo, facts: Survey, known: Mapping[str, Any] | None
+        self,
+        name: str,
+        run: Guarded,
+        info: SnapshotInfo,
+        facts: Survey,
+        known: Mapping[str, Any] | None,
+        *,
+        ended: bool,
     ) -> bool:
         """Begin to judge a snapshot; false while Prometheus does not answer (its window then begins later).
 
         ``known`` is what the journal tells of it: a rejection stays one, and its rules are those of the first time.
+        ``ended``: the run has completed with the snapshot's attempt.
         """
         if known is not None and known["rejected"]:
             run.candidates[info.name] = Candidate(
@@ -180,14 +200,7 @@ class Scanner:
             if run.looked is not None:
                 lead, slack = facts.now - max(run.looked, run.attempt_seen), 0.0
             else:
-                slack = seconds_past_slack(self._scrape_interval)
-                lead = await seconds_past(
-                    self._prometheus,
-                    run=name,
-                    attempt=info.attempt,
-                    step=info.step,
-                    scrape_interval=self._scrape_interval,
-                )
+                lead, slack = await self._unseen(name, info, ended=ended)
         except PrometheusError as error:
             log.warning("snapshot %s of run %s is not under judgement yet: %s", info.name, name, error)
             return False
@@ -206,6 +219,31 @@ class Scanner:
         return await self._submit(
             name, SnapshotSeen(name=info.name, step=info.step, attempt=info.attempt, rules=rules)
         )
+
+    async def _unseen(self, run: str, info: SnapshotInfo, *, ended: bool) -> tuple[float, float]:
+        """For how long a snapshot has lain there before the webhook started, and by how much it may be longer.
+
+        Where the run has completed, its attempt may have ended within moments of the snapshot: the window then
+        begins with the last scrape before it.
+
+        Raises:
+            PrometheusError: no answer.
+        """
+        ask, scrape_interval = self._prometheus, self._scrape_interval
+        lead = await seconds_past(
+            ask, run=run, attempt=info.attempt, step=info.step, scrape_interval=scrape_interval
+        )
+        if lead or not ended or not await ask.query(last_step_query(run, info.attempt)):
+            return lead, seconds_past_slack(scrape_interval)
+        before = await last_seen_before(
+            ask,
+            run=run,
+            attempt=info.attempt,
+            step=info.step,
+            around=info.time,
+            scrape_interval=scrape_interval,
+        )
+        return (0.0, seconds_past_slack(scrape_interval)) if before is None else (await ask.now() - before, 0.0)
 
 
 def _changed_at(folder: Path) -> int:

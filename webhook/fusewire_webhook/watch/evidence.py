@@ -94,7 +94,14 @@ class PrometheusEvidence:
         try:
             folder = self._runs_dir / run / SNAPSHOTS / snapshot
             written = (await asyncio.to_thread(read_manifest, folder)).time
-            passed = await self._passed(run, since, step, around=written)
+            passed = await last_seen_before(
+                self._prometheus,
+                run=run,
+                attempt=since,
+                step=step,
+                around=written,
+                scrape_interval=self._scrape_interval,
+            )
             if passed is None:
                 return None
             seconds = await self._prometheus.now() - passed
@@ -106,25 +113,6 @@ class PrometheusEvidence:
             log.warning("whether run %s was clean since %s is unknown: %s", run, snapshot, error)
             return None
         return tuple(sorted(_alert(sample) for sample in samples))
-
-    async def _passed(self, run: str, attempt: int, step: int, *, around: float) -> float | None:
-        """When the attempt was last seen before ``step``, on Prometheus' clock; None: it was not seen to pass it.
-
-        An attempt that ended with the step need not have been scraped after it, but just before.
-
-        Args:
-            around: when the step was about, Unix seconds of another clock: it says where to look.
-        """
-        series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
-        fine = max(self._scrape_interval, FINEST_SECONDS)
-        window, at = f"{duration(2 * CLOCKS_SECONDS)}:{duration(fine)}", around + CLOCKS_SECONDS
-        before = await self._prometheus.query(
-            f"min(max_over_time((timestamp({series}) and ({series} < {step}))[{window}]))", at
-        )
-        after = await self._prometheus.query(f"max(max_over_time(({series} >= {step})[{window}]))", at)
-        if not before or not (after or before[0].value > around - UNSEEN_SECONDS):
-            return None
-        return before[0].value
 
     async def _alerts(self, run: str, attempt: int) -> list[str]:
         """Divergence alerts that were active around the attempt's last scrape.
@@ -196,6 +184,31 @@ def last_scrape_query(attempt: str, seconds: float, resolution: float) -> str:
     up = f"up{{{attempt}}}"
     window = f"{duration(seconds)}:{duration(resolution)}"
     return f"max(max_over_time((timestamp({up}) and ({up} == 1))[{window}]))"
+
+
+async def last_seen_before(
+    prometheus: Prometheus, *, run: str, attempt: int, step: int, around: float, scrape_interval: float
+) -> float | None:
+    """When the attempt was last seen before ``step``, on Prometheus' clock; None: it was not seen to pass it.
+
+    An attempt that ended with the step need not have been scraped after it, but just before.
+
+    Args:
+        around: when the step was about, Unix seconds of another clock: it says where to look.
+
+    Raises:
+        PrometheusError: no answer.
+    """
+    series = f"rl_step{{run={label_value(run)},attempt={label_value(str(attempt))}}}"
+    fine = max(scrape_interval, FINEST_SECONDS)
+    window, at = f"{duration(2 * CLOCKS_SECONDS)}:{duration(fine)}", around + CLOCKS_SECONDS
+    before = await prometheus.query(
+        f"min(max_over_time((timestamp({series}) and ({series} < {step}))[{window}]))", at
+    )
+    after = await prometheus.query(f"max(max_over_time(({series} >= {step})[{window}]))", at)
+    if not before or not (after or before[0].value > around - UNSEEN_SECONDS):
+        return None
+    return before[0].value
 
 
 async def seconds_past(

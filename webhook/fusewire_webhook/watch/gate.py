@@ -295,7 +295,7 @@ async def _ask_window(
     late = _counts(await prometheus.query(_signals_query(attempts, lately, step, offset=ago)))
     reports = _counts(await prometheus.query(_reports_query(attempts, offset=ago)))
     reports_before = _counts(await prometheus.query(_reports_query(attempts, offset=since)))
-    steps = await prometheus.query(_last_step_query(attempts)) if facts.completed else []
+    steps = await prometheus.query(last_step_query(facts.run, facts.attempt)) if facts.completed else []
     missing = missing_signals(known, before, within, late, dense_only=facts.completed)
     silent = silent_signals(reports_before, reports, least_updates=LEAST_UPDATES if facts.completed else 1)
     return WindowFacts(
@@ -390,9 +390,10 @@ def _scrapes_query(attempt: str, seconds: float) -> str:
     return f"min(max without (instance) (sum_over_time(up{{{attempt}}}[{duration(seconds)}])))"
 
 
-def _last_step_query(attempt: str) -> str:
-    """The furthest step of the attempt that was ever scraped."""
-    return f"max(max_over_time(rl_step{{{attempt}}}[{duration(SEEN_SECONDS)}]))"
+def last_step_query(run: str, attempt: int) -> str:
+    """The furthest step of the attempt that was scraped within the last hour."""
+    where = f"run={label_value(run)},attempt={label_value(str(attempt))}"
+    return f"max(max_over_time(rl_step{{{where}}}[{duration(SEEN_SECONDS)}]))"
 
 
 def _signals_query(where: str, seconds: float, step: float, offset: float = 0.0) -> str:
