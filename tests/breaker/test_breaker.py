@@ -1094,6 +1094,46 @@ def test_a_trip_during_a_shutdown_is_answered_by_the_next_start() -> None:
     assert (state.attempt, state.resumed_step, state.lr_scale, state.phase) == (1, 100, 0.5, "half_open")
 
 
+@pytest.mark.parametrize("incident", [False, True])
+def test_what_goes_on_after_a_shutdown_is_no_incident(incident: bool) -> None:
+    """Its phase is what it was, and the words say who stopped it and what it was resumed from."""
+    world = trained(100)
+    if incident:
+        world.alert()
+    phase = "half_open" if incident else "closed"
+    world.command("shutdown")
+    assert world.settle().phase == phase
+    world.submit(RunDeclared(policy=world.policy.to_json()))
+    assert (world.state.phase, world.state.decision) == (
+        phase,
+        "stopped by because; resuming from its newest snapshot",
+    )
+    state = world.settle()
+    assert state.phase == phase
+    assert state.decision.startswith("stopped by because; resumed from step-000000000100-a000: attempt ")
+    assert world.command("pause")
+
+
+def test_a_completed_run_goes_on_when_a_person_reopens_it() -> None:
+    """From its newest snapshot, as a new attempt, with the budgets that were left; nothing else opens it."""
+    world = trained(100, 200)
+    world.alert()
+    world.train(300)
+    world.snapshot(promoted=False)
+    assert not world.command("reopen")
+    assert world.exit(0, completed=True).phase == "completed"
+    before = world.state
+    for verb in ("reset", "pause", "trip"):
+        assert not world.command(verb)
+    assert world.command("reopen")
+    assert world.state.phase == "half_open"
+    state = world.settle()
+    assert (state.phase, state.attempt, state.resumed_step) == ("half_open", before.attempt + 1, 300)
+    assert (state.divergences_run, state.incident) == (1, before.incident)
+    assert (state.lr_scale, state.seed) == (before.lr_scale, before.seed)
+    assert "reopen by ann: because; resumed from" in state.decision
+
+
 def test_shutdown_before_the_first_start_starts_at_the_next_one() -> None:
     """Nothing was running: the next webhook begins where this one did."""
     world = World()

@@ -96,7 +96,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def person(self, data: st.DataObject) -> None:
         verb: Any = data.draw(
-            st.sampled_from(["trip", "pause", "resume", "reset", "promote", "rollback", "shutdown"])
+            st.sampled_from(["trip", "pause", "resume", "reset", "reopen", "promote", "rollback", "shutdown"])
         )
         more: dict[str, Any] = {}
         if verb in {"promote", "rollback", "reset"} and self.world.disk:

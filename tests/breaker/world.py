@@ -269,6 +269,9 @@ class World:
         if before.phase == "locked" and state.phase != "locked":
             assert isinstance(event, Command), "only a person leaves LOCKED"
             assert event.verb == "reset"
+        if before.phase == "completed" and state.phase != "completed":
+            assert isinstance(event, Command), "only a person leaves COMPLETED"
+            assert event.verb == "reopen"
         if state.incident is not None:
             assert state.incident.divergences <= max(p.divergences_per_incident for p in self.policies)
         assert state.divergences_run <= max(p.divergences_per_run for p in self.policies)

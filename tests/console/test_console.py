@@ -158,6 +158,50 @@ async def test_a_rollback_says_what_goes_and_brings_back(tmp_path: Path, open_pa
             assert served.engine.view(RUN).resumed_from == target
 
 
+async def test_a_reset_past_stable_snapshots_is_confirmed(tmp_path: Path, open_page: OpenPage) -> None:
+    """The box is there only while a snapshot is chosen that a newer stable one lies after."""
+    async with site(tmp_path, RUN) as served:
+        first, second = await served.promoted(RUN, 100), await served.promoted(RUN, 200)
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(0))
+        await served.engine.wait_finished(RUN)
+        served.actuator.unstoppable.clear()
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("step 200", within=".ladder")
+        await page.click("Reset…")
+        choose = "(name) => { const s = document.querySelector('#command-snapshot'); s.value = name; "
+        choose = f"({choose} s.dispatchEvent(new Event('change')); }})"
+        box = "document.querySelector('#command-sure')"
+        for target, asked in ((second, False), (first, True)):
+            await page.value(f"{choose}('{target}')")
+            assert await page.value(f"{box}.checkVisibility() && {box}.required") == asked
+        assert "1 newer snapshot, 1 of them stable" in await page.text(f"{DIALOG} .sure")
+        await fill(page, "so")
+        await send(page)
+        await closed(page)
+        await served.until(lambda: served.engine.view(RUN).live and served.engine.view(RUN).attempt == 1)
+        assert served.engine.view(RUN).resumed_from == first
+
+
+async def test_a_completed_run_is_reopened(tmp_path: Path, open_page: OpenPage) -> None:
+    """The button is the only one that starts anything, and only where the run is completed."""
+    async with site(tmp_path, RUN) as served:
+        name = await served.promoted(RUN, 100)
+        served.actuator.exit(RUN, 0, 0)
+        await served.engine.wait_finished(RUN)
+        page = await open_page(served, f"/#/run/{RUN}")
+        buttons = "[...document.querySelectorAll('.commands button')]"
+        offered = f"{buttons}.filter((b) => b.checkVisibility()).map((b) => b.textContent)"
+        await page.until(f"({offered}).join() === 'Reopen…,Promote…'")
+        await page.click("Reopen…")
+        await fill(page, "more to learn", sure=False)
+        await send(page)
+        await closed(page)
+        await served.until(lambda: served.engine.view(RUN).live and served.engine.view(RUN).attempt == 1)
+        assert served.engine.view(RUN).resumed_from == name
+        await page.shows("reopen by ada: more to learn; resumed from", within=".decision-now")
+
+
 async def test_a_resume_can_dismiss_what_the_pause_held(tmp_path: Path, open_page: OpenPage) -> None:
     """A checkbox names it, and only where something is held."""
     async with site(tmp_path, RUN) as served:

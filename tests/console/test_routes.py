@@ -232,6 +232,37 @@ async def test_a_decision_on_an_old_picture_is_refused(visit: Visit) -> None:
         assert len(served.journaled(RUN, "command")) == 3
 
 
+@pytest.mark.parametrize("locked", [False, True])
+async def test_passing_over_stable_snapshots_must_be_confirmed(visit: Visit, locked: bool) -> None:
+    """409 names the field and what would go; nothing is journaled. Where no stable one goes nobody is asked."""
+    async with visit() as (served, session):
+        first, last = await served.promoted(RUN, 100), await served.promoted(RUN, 200)
+        write_snapshot(served.runs_dir / RUN, 300, 0)
+        if locked:
+            served.actuator.unstoppable.add(RUN)
+            await served.engine.submit(RUN, trip(0))
+            await served.engine.wait_finished(RUN)
+            served.actuator.unstoppable.clear()
+        verb = "reset" if locked else "rollback"
+
+        async def decide(**more: Any) -> tuple[int, dict[str, Any]]:
+            answer = await session.post(f"/api/runs/{RUN}/{verb}", json={"who": "ada", "why": "x", **more})
+            return answer.status, await answer.json()
+
+        for going, count, stable in (({"snapshot": "100"}, 2, 1), ({"scratch": True}, 3, 2)):
+            status, refused = await decide(**going)
+            assert (status, refused["reason"]) == (409, "unconfirmed")
+            assert f"moves {count} snapshots ({stable} stable) to quarantine" in refused["error"]
+            assert '"confirm": true' in refused["error"]
+            assert (await decide(**going, confirm=False))[0] == 409
+        assert served.journaled(RUN, "command") == []
+        assert served.engine.view(RUN).promoted[-1]["name"] == last
+        going = {"snapshot": "100", "confirm": True} if locked else {"snapshot": "200"}
+        assert (await decide(**going))[0] == 200
+        await served.until(lambda: served.engine.view(RUN).live and served.engine.view(RUN).attempt == 1)
+        assert served.engine.view(RUN).resumed_from == (first if locked else last)
+
+
 async def test_a_trip_that_is_under_way_is_a_decision(visit: Visit) -> None:
     """Between the alert and the confirmed stop, a person who has not seen the alert is told of it."""
     async with visit() as (served, session):

@@ -388,7 +388,7 @@ async def test_completed_run_whose_end_nobody_saw_or_was_bad_is_not_promoted(
     assert world.engine.promotions == []
     assert world.promoter.latest(RUN)[0]["reasons"] == [reason]
     assert world.promoter.settled(RUN)
-    assert [event.reasons for event in world.engine.of(SnapshotJudged)] == [(reason,)]
+    assert [(event.reasons, event.final) for event in world.engine.of(SnapshotJudged)] == [((reason,), True)]
     world.prometheus.asked.clear()
     await world.after(60.0)
     assert len(world.prometheus.asked) == 2
@@ -412,6 +412,18 @@ async def test_run_that_is_not_watched_promotes_nothing(make: Make, changes: dic
     (candidate,) = world.promoter.latest(RUN)
     assert (candidate["answer"], world.engine.promotions) == ("inconclusive", [])
     assert reason in candidate["reasons"]
+
+
+async def test_the_reason_names_the_state_that_the_run_has_come_to(make: Make) -> None:
+    """A run that is LOCKED since the last look is told as locked, at once and in the journal."""
+    world = make()
+    await ripe(world)
+    world.engine.change(RUN, state="open")
+    await world.after(3.0)
+    world.engine.change(RUN, state="locked")
+    assert world.promoter.latest(RUN)[0]["reasons"] == ["state: the run is locked"]
+    await world.promoter.flush()
+    assert [event.reasons for event in world.engine.of(SnapshotJudged)] == [("state: the run is locked",)]
 
 
 async def test_refusal_of_the_engine_is_an_error_and_is_tried_again(make: Make) -> None:

@@ -23,6 +23,8 @@ class Engine:
     def __init__(self, *runs: str) -> None:
         self._views = {run: view_of(run, 0, RunState(), algorithm="ppo") for run in runs}
         self.events: list[tuple[str, Event]] = []
+        self.confirmed: list[bool] = []
+        """Of each command, whether it was."""
         self.full = False
         self.followers: set[Subscription] = set()
 
@@ -52,7 +54,8 @@ class Engine:
             for run in self._views
         ]
 
-    async def command(self, run: str, command: Command) -> RunView:
+    async def command(self, run: str, command: Command, *, confirmed: bool = True) -> RunView:
+        self.confirmed.append(confirmed)
         await self.submit(run, command)
         if command.verb == "reset":
             raise CommandError(f"{run} is not locked: there is nothing to reset")

@@ -328,9 +328,19 @@ async def test_a_resume_may_dismiss_what_the_pause_held(serve: Open, engine: Eng
     assert (await client.post("/api/runs/cartpole/resume", json={**body, "dismiss": "yes"})).status == 400
 
 
+async def test_a_command_is_confirmed_only_by_its_field(serve: Open, engine: Engine) -> None:
+    """Who does not send ``confirm`` has not confirmed anything."""
+    client = await serve()
+    for more in ({}, {"confirm": False}, {"confirm": True}):
+        body = {"who": "ada", "why": "bad", "scratch": True, **more}
+        assert (await client.post("/api/runs/cartpole/rollback", json=body)).status == 200
+    assert engine.confirmed == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("path", "command", "status"),
     [
+        ("/api/runs/cartpole/rollback", {"who": "ada", "why": "bad", "scratch": True, "confirm": "yes"}, 400),
         ("/api/runs/acrobot/trip", {"who": "ada", "why": "bad"}, 404),
         ("/api/runs/cartpole/explode", {"who": "ada", "why": "bad"}, 404),
         ("/api/runs/cartpole/shutdown", {"who": "ada", "why": "bad"}, 404),

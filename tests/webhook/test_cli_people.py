@@ -297,3 +297,21 @@ async def test_the_serving_webhook_says_why_a_candidate_waits(
         ):
             await service.engine.submit("cartpole", kind(name=verdict["name"], step=4, attempt=0, **more))
     assert await why() == "paused: the run is paused"
+
+
+async def test_the_journal_names_the_state_that_holds_a_candidate_now(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a webhook, a reason that was journaled in an earlier state of the run is not repeated."""
+    actuator = FakeActuator()
+    name = write(Path(config.runs_dir) / "cartpole", 4)
+    async with served(config, actuator) as service:
+        await service.engine.submit("cartpole", SnapshotSeen(name=name, step=4, attempt=0))
+        said = SnapshotJudged(
+            name=name, step=4, attempt=0, answer="inconclusive", reasons=("state: the run is open",)
+        )
+        await service.engine.submit("cartpole", said)
+        actuator.exit("cartpole", 0, 1)
+        assert (await service.engine.wait_finished("cartpole")).state == "locked"
+    assert await call("snapshots", "cartpole", "--json", "--runs", config.runs_dir) == 0
+    assert json.loads(capsys.readouterr().out)["why"] == "state: the run is locked"

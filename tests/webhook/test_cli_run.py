@@ -64,9 +64,31 @@ async def test_a_command_that_cannot_be_executed(site: Site) -> None:
     assert "then the command again, corrected" in out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+async def test_a_completed_run_is_told_at_once_and_nothing_starts(site: Site) -> None:
+    """When it was, how to look at it and how to go on: the commands work as printed; after a reopen it starts."""
+    site.configure(["true"])
+    await site.call("run")
+    code, out, error = await site.call("run")
+    assert (code, error) == (0, "")
+    assert out.startswith("toy: COMPLETED before, on 20")
+    assert "console" not in out
+    for hint in ("what happened: ", "to train it further: "):
+        (line,) = (line for line in out.splitlines() if hint in line)
+        program, *arguments = shlex.split(line.partition(hint)[2].partition(", then")[0])
+        assert program == "fusewire"
+        assert (await site.call(*arguments))[0] == 0
+    code, out, _ = await site.call("run")
+    assert code == 0
+    assert "toy: attempt 1 runs" in out
+    assert "OPEN" not in out
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "by"),
+    [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "a closed terminal")],
+)
 async def test_an_interrupt_stops_everything_and_can_be_continued(
-    site: Site, number: signal.Signals, code: int
+    site: Site, number: signal.Signals, code: int, by: str
 ) -> None:
     """The trainer gets its SIGTERM, nothing is left running, and the same command starts the next attempt."""
     site.configure(site.trainer(LEAVES))
@@ -81,8 +103,8 @@ async def test_an_interrupt_stops_everything_and_can_be_continued(
     second.send_signal(number)
     ended, shown, _ = await site.end(second)
     assert ended == code
-    assert "it goes on where it was stopped" in shown
-    assert "a shutdown" not in shown
+    assert f"toy → CLOSED: stopped by {by}; resuming from its newest snapshot" in shown
+    assert "OPEN" not in shown
     assert sorted(path.name for path in (site.runs / "toy" / "attempts").iterdir()) == ["000", "001"]
 
 

@@ -71,6 +71,12 @@ class UnseenError(CommandError):
     reason = "unseen"
 
 
+class UnconfirmedError(CommandError):
+    """It would set stable snapshots aside, and the person has not said that this is meant; nothing is done."""
+
+    reason = "unconfirmed"
+
+
 class UnknownRunError(WebhookError):
     """No run of this name is guarded here."""
 

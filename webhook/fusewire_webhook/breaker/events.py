@@ -94,6 +94,8 @@ class SnapshotJudged(Event):
     answer: str
     """inconclusive or error."""
     reasons: tuple[str, ...] = ()
+    final: bool = False
+    """Nothing that could still come changes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +294,7 @@ class Command(Event):
     """A person's decision, with a name and a reason."""
 
     kind: ClassVar[str] = "command"
-    verb: Literal["trip", "pause", "resume", "reset", "promote", "rollback", "shutdown"]
+    verb: Literal["trip", "pause", "resume", "reset", "reopen", "promote", "rollback", "shutdown"]
     who: str
     why: str
     snapshot: str | None = None

@@ -242,41 +242,48 @@ def roll_back(state: RunState, words: str, *, target: str | None) -> RunState:
     )
 
 
-def shut_down(state: RunState, words: str) -> RunState:
-    """Stop the trainer and remember what to go on with; no budget is used."""
+def reopen(state: RunState, words: str) -> RunState:
+    """A person's word that a completed run goes on; budgets and an open incident stay as they are."""
+    phase: Phase = "closed" if state.incident is None else "half_open"
+    return begin(state, _restart(state, words), phase=phase, decision=f"{words}; resuming from its newest snapshot")
+
+
+def _restart(state: RunState, words: str) -> Procedure:
+    """From the newest clean verified snapshot, by a person's word: nothing has failed."""
+    return Procedure(
+        cause="restart", reason=words, stages=("resume", "start"), lr_scale=next_lr_scale(state), person=True
+    )
+
+
+def shut_down(state: RunState, by: str) -> RunState:
+    """Stop the trainer and remember what to go on with; no budget is used. ``by``: what stopped it."""
     present = state.procedure
     if present is not None and present.cause == "finish":
         return state.but(procedure=replace(present, person=True))
     if present is not None and present.cause == "shutdown":
         return state
     if present is None:
-        suspended = Procedure(
-            cause="restart",
-            reason="it was stopped on request and goes on",
-            stages=("resume", "start"),
-            lr_scale=next_lr_scale(state),
-            person=True,
-        )
+        suspended = _restart(state, f"stopped by {by}")
     else:
         suspended = replace(present, stages=tuple(stage for stage in present.stages if stage != "stop"))
-    procedure = Procedure(
-        cause="shutdown", reason=words, stages=_stop_first(state), ending="shut_down", person=True
-    )
-    return begin(state, procedure, phase=state.phase, suspended=suspended, decision=f"shutting down: {words}")
+    procedure = Procedure(cause="shutdown", reason=by, stages=_stop_first(state), ending="shut_down", person=True)
+    return begin(state, procedure, phase=state.phase, suspended=suspended, decision=f"shutting down: {by}")
 
 
 def go_on(state: RunState) -> RunState:
     """The webhook starts again after a shutdown."""
     assert state.suspended is not None
     suspended = state.suspended
-    wanted = "" if suspended.cause == "restart" else f": {suspended.reason}"
+    nothing_failed = suspended.cause in {"first", "restart"}
     return begin(
         state,
         suspended,
-        phase="closed" if suspended.cause == "first" else "open",
+        phase=state.phase if nothing_failed else "open",
         suspended=None,
         shut_down=False,
-        decision=f"it goes on where it was stopped{wanted}",
+        decision=f"{suspended.reason}; resuming from its newest snapshot"
+        if suspended.cause == "restart"
+        else f"it goes on where it was stopped: {suspended.reason}",
     )
 
 

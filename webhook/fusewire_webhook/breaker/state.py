@@ -25,9 +25,11 @@ LEGAL: frozenset[tuple[Phase, Phase]] = frozenset(
         ("half_open", "locked"),
         ("half_open", "completed"),
         ("locked", "open"),
+        ("completed", "closed"),
+        ("completed", "half_open"),
     }
 )
-"""Every change of phase that may happen; ``locked`` → ``open`` is a person's reset."""
+"""Every change of phase that may happen; only a person leaves ``locked`` (reset) and ``completed`` (reopen)."""
 
 Stage = Literal["stop", "settle", "rollback", "resume", "purge", "backoff", "start"]
 Cause = Literal["first", "exit", "divergence", "infrastructure", "person", "reset", "restart", "finish", "shutdown"]
@@ -68,6 +70,8 @@ class Unpromoted:
     """By the gate, for good."""
     reasons: tuple[str, ...] = ()
     """Why it was not promoted, as far as the journal tells."""
+    final: bool = False
+    """Nothing that could still come changes that: only a person promotes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

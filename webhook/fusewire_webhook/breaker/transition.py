@@ -93,6 +93,9 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
     if not state.declared or state.shut_down:
         return "it is not guarded now: start it again with the same `fusewire run …` (or `fusewire serve`)"
     match command.verb:
+        case "reopen":
+            able = state.phase == "completed"
+            return None if able else f"it is {state.phase}: only a completed run can be reopened"
         case "reset":
             return None if state.phase == "locked" else f"it is {state.phase}: only a locked run can be reset"
         case "promote":
@@ -105,7 +108,7 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
     if state.phase == "locked":
         return f"it is locked ({state.reason}): reset it first"
     if state.phase == "completed":
-        return "it is completed"
+        return "it is completed: reopen it first"
     if command.verb == "trip" and (state.procedure is not None or not state.live):
         return f"nothing is running that could be tripped now ({state.decision})"
     if command.verb == "rollback" and command.snapshot is None and not command.scratch:
@@ -199,7 +202,7 @@ def _snapshot_seen(state: RunState, event: SnapshotSeen) -> RunState:
 
 
 def _snapshot_judged(state: RunState, event: SnapshotJudged) -> RunState:
-    return _remember(state, event.name, reasons=event.reasons)
+    return _remember(state, event.name, reasons=event.reasons, final=event.final)
 
 
 def _remember(state: RunState, name: str, **changes: Any) -> RunState:
@@ -295,11 +298,14 @@ def _attempt_started(state: RunState, event: AttemptStarted) -> RunState:
         "infrastructure": {"restarts_infrastructure": state.restarts_infrastructure + 1},
     }.get(procedure.cause, {})
     origin = state.resumed_from or "scratch"
+    words = f"attempt {state.attempt} started from {origin}, learning-rate scale {state.lr_scale:g}"
+    if procedure.cause == "restart" and state.resumed_from is not None:
+        words = f"{procedure.reason}; resumed from {origin}: {words}"
     started = state.to(
         "closed" if state.incident is None else "half_open",
         procedure=None,
         early_trip=None,
-        decision=f"attempt {state.attempt} started from {origin}, learning-rate scale {state.lr_scale:g}",
+        decision=words,
         **counted,
     )
     return started if state.early_trip is None else _trip(started, state.early_trip)
@@ -452,6 +458,8 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
             return _resume(state, event, words)
         case "trip":
             return procedures.diverged(state, words, step=state.step, person=True)
+        case "reopen":
+            return procedures.reopen(state, words)
         case "reset":
             return procedures.reset(state, words, target=event.snapshot, scratch=event.scratch)
         case "rollback":
@@ -461,7 +469,7 @@ def _command(state: RunState, event: Command) -> RunState:  # noqa: PLR0911 - on
             promotion = Promotion(name=event.snapshot, who=event.who, why=event.why)
             return state.but(promotions=(*state.promotions, promotion), decision=words)
         case "shutdown":
-            return state if state.finished or not state.declared else procedures.shut_down(state, words)
+            return state if state.finished or not state.declared else procedures.shut_down(state, event.why)
 
 
 def _resume(state: RunState, event: Command, words: str) -> RunState:

@@ -69,7 +69,7 @@ class RunView:
     """Promoted snapshots, oldest first: ``{"name", "step", "attempt"}``."""
     unpromoted: tuple[dict[str, Any], ...]
     """Snapshots that were seen and are neither promoted nor gone, oldest first: ``{"name", "step", "attempt",
-    "rules", "rejected", "reasons"}``."""
+    "rules", "rejected", "reasons", "final"}``."""
     incident: dict[str, Any] | None
     """The open incident: ``{"number", "divergences", "failed", "watched"}``."""
     divergences: int
@@ -93,6 +93,19 @@ class RunView:
     def to_json(self) -> dict[str, Any]:
         """The fields, which are JSON values already: a deep copy of a thousand runs takes 50 ms."""
         return dict(vars(self))
+
+
+def held_back(view: RunView, *, attempt: int, step: int) -> str:
+    """Why the run, as it stands, promotes nothing of this attempt and step; empty: its state does not hold it."""
+    if view.shut_down:
+        return "state: the run is shut down"
+    if view.state not in {"closed", "half_open", "completed"}:
+        return f"state: the run is {view.state}"
+    if attempt != view.attempt:
+        return "attempt: it has ended; its steps come no more"
+    if view.promoted and int(view.promoted[-1]["step"]) > step and view.promoted[-1]["attempt"] == view.attempt:
+        return f"overtaken: {view.promoted[-1]['name']} is stable already"
+    return ""
 
 
 def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunView:

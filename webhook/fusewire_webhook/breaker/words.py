@@ -19,6 +19,11 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
+def to_quarantine(newer: int, stable: int) -> str:
+    """What going back sets aside."""
+    return f"{newer} {'snapshot' if newer == 1 else 'snapshots'} ({stable} stable) to quarantine"
+
+
 def describe(event: Event) -> str:
     """One line about an event."""
     return plain(_describe(event))
@@ -69,7 +74,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             return f"attempt {event.attempt} could not be stopped: {event.reason}"
         case ev.RolledBack():
             aside = f", {len(event.quarantined)} snapshots to quarantine" if event.quarantined else ""
-            return f"rolled back to {event.target}{aside}" if event.target else f"goes on from scratch{aside}"
+            how = "rolled back to" if event.target and aside else "goes on from"
+            return f"{how} {event.target or 'scratch'}{aside}"
         case ev.RollbackFailed():
             where = f" to {event.target}" if event.target else ""
             return f"rollback{where} failed: {event.reason}"

@@ -28,10 +28,14 @@ MOST_FILES = 65_536
 """Enough for a thousand runs; some programs walk through all numbers up to their limit."""
 
 
-def guard_until_done(config: Config, *, warnings: Sequence[str] = ()) -> int:
-    """Guard the runs until each is completed or locked, or a signal comes. The exit code."""
+def guard_until_done(config: Config, *, warnings: Sequence[str] = (), before: Sequence[str] = ()) -> int:
+    """Guard the runs until each is completed or locked, or a signal comes. The exit code.
+
+    Args:
+        before: what is said of runs that were completed before.
+    """
     allow_files()
-    return asyncio.run(_guard(config, Progress(warnings=warnings)))
+    return asyncio.run(_guard(config, Progress(warnings=warnings), before))
 
 
 def serve_until_stopped(config: Config, *, default_port: int, warnings: Sequence[str] = ()) -> int:
@@ -57,7 +61,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
-        self.signal = signal.SIGINT
+        self.signal: signal.Signals = signal.SIGINT
 
     def take(self, number: signal.Signals) -> None:
         """A signal came."""
@@ -102,7 +106,7 @@ async def unless(event: asyncio.Event, awaited: Awaitable[Any]) -> tuple[bool, A
         await asyncio.gather(work, waiting, return_exceptions=True)
 
 
-async def _guard(config: Config, progress: Progress) -> int:
+async def _guard(config: Config, progress: Progress, before: Sequence[str]) -> int:
     async with interrupts() as taken, contextlib.AsyncExitStack() as stack:
         stack.enter_context(progress)
         started, service = await unless(
@@ -112,7 +116,8 @@ async def _guard(config: Config, progress: Progress) -> int:
             progress.say("interrupted before anything was started")
             return taken.exit_code
         progress.say(f"console {service.url}/")
-        progress.before(service.engine.views())
+        for words in before:
+            progress.say(words)
         following = asyncio.ensure_future(progress.follow(service, runs_dir=Path(config.runs_dir)))
         following.add_done_callback(_tell_failure)
         try:
@@ -163,7 +168,7 @@ async def stop(service: Service, config: Config, taken: Interrupts, say: Callabl
     A second signal kills them, and a journal that stores nothing does not save them either: then they are stopped
     without an entry, and the next start finds them gone.
     """
-    why = f"{taken.signal.name} to fusewire run"
+    why = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}.get(taken.signal, taken.signal.name)
     orderly, _ = await unless(taken.hurried, service.engine.close(stop_runs=True, why=why))
     if not orderly:
         await service.engine.close(stop_runs=False)

@@ -1,4 +1,4 @@
-"""``fusewire trip|pause|resume|reset|promote|rollback RUN --why …``: what a person decides.
+"""``fusewire trip|pause|resume|reset|reopen|promote|rollback RUN --why …``: what a person decides.
 
 The webhook that serves the runs folder journals and acts. Where none serves, the decision is journaled here, under
 the folder's lock, and the next ``fusewire run`` or ``serve`` acts on it: a LOCKED run is reset that way.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fusewire.errors import SnapshotError
 from fusewire.snapshots.layout import QUARANTINE
 from fusewire_webhook.breaker.events import Command
+from fusewire_webhook.breaker.words import to_quarantine
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
 from fusewire_webhook.errors import CommandError
 from fusewire_webhook.settings.runs_folder import RunsFolder
@@ -30,6 +31,7 @@ _VERBS = {
     "pause": "hold all automatic actions of the run; the trainer goes on",
     "resume": "end a pause; the answer says which trip alerts it held, and that they act when reported again",
     "reset": "let a LOCKED run start again, with its budgets restored",
+    "reopen": "let a COMPLETED run go on from its newest snapshot, with a command that has more to do",
     "promote": "make a snapshot the stable one",
     "rollback": "stop the attempt and go back to a snapshot; newer ones, stable ones too, go to quarantine",
 }
@@ -70,7 +72,7 @@ def _decide(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
 
     folder = runs_folder(arguments)
-    aside = _set_aside(folder, arguments) if arguments.verb == "rollback" else ""
+    aside, confirmed = _set_aside(folder, arguments) if arguments.verb == "rollback" else ("", False)
     command = Command(
         at=time.time(),
         verb=cast(Any, arguments.verb),
@@ -86,6 +88,8 @@ def _decide(arguments: argparse.Namespace) -> int:
         body["snapshot"] = command.snapshot
     if command.dismiss:
         body["dismiss"] = True
+    if confirmed:
+        body["confirm"] = True
     answer = ask(folder, "POST", f"/api/runs/{arguments.run}/{command.verb}", body)
     if answer is not None:
         print(f"{arguments.run}: {answer['state']}: {answer['decision'] or command.verb}")
@@ -100,8 +104,11 @@ def _decide(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> str:
-    """Tell what a rollback puts into quarantine, and ask where stable snapshots are among it; where they will lie.
+def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> tuple[str, bool]:
+    """Tell what a rollback puts into quarantine, and ask where stable snapshots are among it.
+
+    Returns:
+        Where they will lie, in words; whether the person said yes.
 
     Raises:
         CommandError: the answer is no, or nobody can be asked.
@@ -113,11 +120,11 @@ def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> str:
         target = None if arguments.scratch else store.find(arguments.snapshot, restorable=True).name
         newer = store.after(target)
     except SnapshotError:
-        return ""  # whoever journals it refuses it
+        return "", arguments.yes  # whoever journals it refuses it
     stable = sum(info.state == "promoted" for info in newer)
     if not newer:
-        return ""
-    words = f"{len(newer)} {'snapshot' if len(newer) == 1 else 'snapshots'} ({stable} stable) to quarantine"
+        return "", arguments.yes
+    words = to_quarantine(len(newer), stable)
     if stable and not arguments.yes:
         going = f"going back to {target or 'the start'} moves {words}"
         if not sys.stdin.isatty():
@@ -126,7 +133,10 @@ def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> str:
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise CommandError(f"{arguments.run}: nothing was done")
     back = "; a stable one comes back with `fusewire rollback --to` its step" if stable else ""
-    return f"{arguments.run}: {words}: {folder.root / arguments.run / QUARANTINE}{back}"
+    return (
+        f"{arguments.run}: {words}: {folder.root / arguments.run / QUARANTINE}{back}",
+        arguments.yes or stable > 0,
+    )
 
 
 def snapshot_name(folder: RunsFolder, run: str, given: str | None, *, restorable: bool = False) -> str | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -21,7 +21,9 @@ from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.engine.output import last_line
-from fusewire_webhook.service import Service
+
+if TYPE_CHECKING:
+    from fusewire_webhook.service import Service
 
 _REFRESH_SECONDS = 0.5
 
@@ -60,14 +62,6 @@ class Progress:
     def say(self, line: str) -> None:
         """One line with the time of day."""
         self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {line}"))
-
-    def before(self, views: Sequence[RunView]) -> None:
-        """What runs that have ended before need in order to go on."""
-        for view in views:
-            if view.state == "completed":
-                self.say(
-                    f"{view.run}: completed before; train another with --name, or in another folder with --runs"
-                )
 
     async def follow(self, service: Service, *, runs_dir: Path) -> None:
         """Show what happens until cancelled."""

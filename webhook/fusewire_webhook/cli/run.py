@@ -44,17 +44,25 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from fusewire_webhook.cli.guarding import guard_until_done  # noqa: PLC0415 - loads the whole webhook
+    from fusewire_webhook.cli import OK  # noqa: PLC0415 - it imports this module
+    from fusewire_webhook.cli.completed import completed  # noqa: PLC0415 - loads numpy
     from fusewire_webhook.settings.checks import check, require_commands, require_runs, warnings  # noqa: PLC0415
 
     config, source = configuration(arguments)
     config = with_flags(config, arguments)
     require_runs(config, source=source)
     check(config, source=source)
+    ended = completed(config)
+    if len(ended) == len(config.runs) and not any(one.left for one in ended.values()):
+        for one in ended.values():
+            print(one.words)
+        return OK
+    from fusewire_webhook.cli.guarding import guard_until_done  # noqa: PLC0415 - loads the whole webhook
+
     require_commands(config, source=source)
     require_rules(config)
     start_logging(verbose=arguments.verbose)
-    return guard_until_done(config, warnings=warnings(config))
+    return guard_until_done(config, warnings=warnings(config), before=[one.words for one in ended.values()])
 
 
 def with_flags(config: Config, arguments: argparse.Namespace) -> Config:

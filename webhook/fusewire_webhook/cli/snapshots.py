@@ -94,6 +94,7 @@ def _snapshots(arguments: argparse.Namespace) -> int:
 def _reasons(arguments: argparse.Namespace) -> dict[str, str]:
     """Why each candidate is not promoted, as the serving webhook says, else what the journal says last."""
     from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
+    from fusewire_webhook.breaker.view import held_back, view_of  # noqa: PLC0415
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
     from fusewire_webhook.cli.history import entries_of  # noqa: PLC0415
 
@@ -103,7 +104,11 @@ def _reasons(arguments: argparse.Namespace) -> dict[str, str]:
         if answer is not None:
             return {one["name"]: "; ".join(one["reasons"]) for one in answer["candidates"]}
         state = fold(entry.event for entry in entries_of(folder, arguments.run))
-        return {one.name: "; ".join(one.reasons) for one in state.unpromoted}
+        view = view_of(arguments.run, 0, state)
+        return {
+            one.name: held_back(view, attempt=one.attempt, step=one.step) or "; ".join(one.reasons)
+            for one in state.unpromoted
+        }
     return {}
 
 

@@ -178,17 +178,21 @@ class Engine:
         told = {**evidence, "why": why} if why else evidence
         await self._run(run).promote(name, by=by, evidence=told, baselines=baselines, verified=verified)
 
-    async def command(self, run: str, command: Command) -> RunView:
+    async def command(self, run: str, command: Command, *, confirmed: bool = True) -> RunView:
         """Journal a person's decision; it wins over what is in flight.
 
         A snapshot may be named by its step (see ``SnapshotStore.find``).
 
+        Args:
+            confirmed: the person knows which stable snapshots it passes over.
+
         Raises:
             UnknownRunError: no such run is guarded.
+            UnconfirmedError: it passes over newer stable snapshots, and is not ``confirmed``.
             CommandError: it makes no sense now, in one sentence.
             JournalError: it is not stored; nothing is done about it.
         """
-        await self._run(run).command(command)
+        await self._run(run).command(command, confirmed=confirmed)
         return self.view(run)
 
     def view(self, run: str) -> RunView:

@@ -32,10 +32,11 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.words import to_quarantine
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.engine.order import Order
-from fusewire_webhook.errors import ActuatorError, CommandError, JournalError
+from fusewire_webhook.errors import ActuatorError, CommandError, JournalError, UnconfirmedError
 
 log = logging.getLogger(__name__)
 
@@ -264,10 +265,11 @@ class GuardedRun:
 
     # People and the gate ------------------------------------------------------------------------------
 
-    async def command(self, command: Command) -> None:
+    async def command(self, command: Command, *, confirmed: bool) -> None:
         """Journal a person's decision; it wins over what is in flight.
 
         Raises:
+            UnconfirmedError: it passes over newer stable snapshots, and is not ``confirmed``.
             CommandError: it makes no sense now, in one sentence.
             JournalError: it is not stored.
         """
@@ -276,18 +278,35 @@ class GuardedRun:
         refused = breaker.refusal(self.state, command)
         if refused is None:
             if command.snapshot is not None and command.verb in {"rollback", "reset"}:
-                refused = await self._go_back(command, command.snapshot)
+                refused = await self._go_back(command, command.snapshot, confirmed=confirmed)
             else:
+                if command.scratch and not confirmed:
+                    await self._ask_first(command, None)
                 refused = self._refused.pop(await self.append(command), None)
         if refused is not None:
             raise CommandError(f"{command.verb} {self.name}: {refused}")
 
-    async def _go_back(self, command: Command, target: str) -> str | None:
+    async def _go_back(self, command: Command, target: str, *, confirmed: bool) -> str | None:
         if (damage := await self._damage(target)) is not None:
             return damage
         async with self.effects.changing:
             await self._resolve(target, command.verb)  # a rollback that was under way may have put it away
+            if not confirmed:
+                await self._ask_first(command, target)
             return self._refused.pop(await self.append(command), None)
+
+    async def _ask_first(self, command: Command, target: str | None) -> None:
+        """Return where going back to the target leaves every stable snapshot in place."""
+        try:
+            newer = await self.effects.blocking(self.effects.store.after, target)
+        except (FusewireError, OSError) as error:
+            raise CommandError(f"{self.name}: {error}") from error
+        stable = sum(info.state == "promoted" for info in newer)
+        if stable:
+            raise UnconfirmedError(
+                f"{command.verb} {self.name}: going back to {target or 'the start'} moves "
+                f'{to_quarantine(len(newer), stable)}: send "confirm": true if that is meant'
+            )
 
     async def promote(
         self, name: str, *, by: str, evidence: dict[str, Any], baselines: dict[str, Any], verified: bool
@@ -313,6 +332,8 @@ class GuardedRun:
         state = self.state
         if state.phase in {"open", "locked"}:
             return f"the run is {state.phase}"
+        if state.stage in {"rollback", "resume"}:
+            return "the run is going back to a snapshot"
         if info.attempt == state.attempt and state.tripped:
             return f"its attempt has tripped ({state.decision})"
         if info.attempt < state.attempt and info.step > state.resumed_step:

@@ -19,7 +19,7 @@ from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots.layout import SNAPSHOTS
 from fusewire.snapshots.store import SnapshotStore
 from fusewire_webhook.breaker.events import Event, SnapshotJudged, SnapshotRejected
-from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.breaker.view import RunView, held_back
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.settings.config import RunConfig
 from fusewire_webhook.watch.baselines import Baselines, ask_baselines, clean_baselines
@@ -166,17 +166,20 @@ class Promoter:
     def latest(self, run: str) -> list[dict[str, Any]]:
         """The verdict on each candidate of a run, oldest step first, as JSON values."""
         known = self._runs.get(run)
-        candidates = () if known is None else sorted(known.candidates.values(), key=lambda c: c.step)
+        if known is None:
+            return []
+        view = self._engine.view(run)
         return [
             {
                 "name": candidate.name,
                 "step": candidate.step,
                 "attempt": candidate.attempt,
-                "answer": candidate.verdict.answer,
-                "reasons": list(candidate.verdict.reasons),
-                "evidence": candidate.verdict.evidence,
+                "answer": verdict.answer,
+                "reasons": list(verdict.reasons),
+                "evidence": verdict.evidence,
             }
-            for candidate in candidates
+            for candidate in sorted(known.candidates.values(), key=lambda c: c.step)
+            for verdict in (_standing(view, candidate),)
         ]
 
     async def round(self) -> None:
@@ -385,9 +388,12 @@ class Promoter:
 
     async def _journal_verdict(self, name: str, candidate: Candidate) -> None:
         """Journal why a snapshot is not promoted, unless the journal says that already."""
-        verdict, unpromoted = candidate.verdict, self._engine.view(name).unpromoted
-        known = next((one for one in unpromoted if one["name"] == candidate.name), None)
-        if known is None or known["rejected"] or verdict is UNJUDGED or verdict.reasons == tuple(known["reasons"]):
+        view = self._engine.view(name)
+        verdict = _standing(view, candidate)
+        known = next((one for one in view.unpromoted if one["name"] == candidate.name), None)
+        if known is None or known["rejected"] or verdict is UNJUDGED:
+            return
+        if (verdict.reasons, verdict.final) == (tuple(known["reasons"]), known["final"]):
             return
         await self._submit(
             name,
@@ -397,6 +403,7 @@ class Promoter:
                 attempt=candidate.attempt,
                 answer=verdict.answer,
                 reasons=verdict.reasons,
+                final=verdict.final,
             ),
         )
 
@@ -471,20 +478,13 @@ def _only_unasked(verdict: Verdict) -> bool:
 
 
 def _held(view: RunView, candidate: Candidate) -> str:
-    """Why the run's state leaves nothing to judge; empty: it does not."""
-    if view.shut_down:
-        return "state: the run is shut down"
-    if view.state not in {"closed", "half_open", "completed"}:
-        return f"state: the run is {view.state}"
-    if candidate.attempt != view.attempt:
-        return "attempt: it has ended; its steps come no more"
-    if (
-        view.promoted
-        and int(view.promoted[-1]["step"]) > candidate.step
-        and view.promoted[-1]["attempt"] == view.attempt
-    ):
-        return f"overtaken: {view.promoted[-1]['name']} is stable already"
-    return ""
+    return held_back(view, attempt=candidate.attempt, step=candidate.step)
+
+
+def _standing(view: RunView, candidate: Candidate) -> Verdict:
+    """The verdict as the run stands now: it may have come to rest since the last round."""
+    held = "" if candidate.rejected else _held(view, candidate)
+    return Verdict(answer="inconclusive", reasons=(held,)) if held else candidate.verdict
 
 
 async def _give_way(number: int) -> None:

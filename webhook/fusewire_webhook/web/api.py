@@ -24,6 +24,7 @@ VERBS: tuple[str, ...] = tuple(verb for verb in get_args(get_type_hints(Command)
 
 _LONGEST_TEXT = 2000
 _LARGEST_PAGE = 10_000
+_KEYS = ("who", "why", "snapshot", "scratch", "confirm", "dismiss", "source", "seen_seq")
 _SOURCES = ("cli", "api", "console")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -106,7 +107,7 @@ async def _command(request: web.Request) -> web.StreamResponse:
     deps.engine.view(run)  # an unknown run gets no turn
     async with request.app[TURNS][run]:
         await refuse_unseen(deps, run, body.get("seen_seq"))
-        view = await deps.engine.command(run, command)
+        view = await deps.engine.command(run, command, confirmed=body.get("confirm", False))
     return answer(view.to_json())
 
 
@@ -118,15 +119,17 @@ def command_of(verb: str, body: Any, *, at: float) -> Command:
     """
     if not isinstance(body, dict):
         raise _bad('send an object such as {"who": "ada", "why": "the critic looks wrong"}')
-    unknown = sorted(set(body) - {"who", "why", "snapshot", "scratch", "source", "seen_seq", "dismiss"})
+    unknown = sorted(set(body) - set(_KEYS))
     if unknown:
-        raise _bad(f"unknown key {unknown[0]!r}: there are who, why, snapshot, scratch, dismiss, source, seen_seq")
+        raise _bad(f"unknown key {unknown[0]!r}: there are {', '.join(_KEYS)}")
     snapshot, scratch, source = body.get("snapshot"), body.get("scratch", False), body.get("source", "api")
     if not isinstance(snapshot, str | None) or not isinstance(scratch, bool):
         raise _bad("'snapshot' must be a text and 'scratch' true or false")
     dismiss = body.get("dismiss", False)
     if not isinstance(dismiss, bool) or (dismiss and verb != "resume"):
         raise _bad("'dismiss' must be true or false, and goes with resume")
+    if not isinstance(body.get("confirm", False), bool):
+        raise _bad("'confirm' must be true or false: whether it may pass over stable snapshots")
     if type(body.get("seen_seq", 0)) is not int:
         raise _bad("'seen_seq' must be the journal number of the run's picture that the decision rests on")
     if source not in _SOURCES:

@@ -37,8 +37,8 @@ class Breakers(Protocol):
         """Every exporter to scrape."""
         ...
 
-    def command(self, run: str, command: Command) -> Awaitable[RunView]:
-        """Journal a person's decision; raises UnknownRunError, CommandError, JournalError."""
+    def command(self, run: str, command: Command, *, confirmed: bool = True) -> Awaitable[RunView]:
+        """Journal a person's decision; raises UnknownRunError, CommandError, UnconfirmedError, JournalError."""
         ...
 
     def subscribe(self) -> Subscription:

@@ -28,6 +28,12 @@ const VERBS = {
     text: "Lets the locked run start again, with its budgets restored.",
     possible: (view) => view.state === "locked" && !view.shut_down,
     snapshot: "optional",
+    confirm: (view, aside) => aside.stable ? `Go back past stable snapshots of ${view.run}.${aside.words}` : "",
+  },
+  reopen: {
+    title: "Reopen", button: "Reopen and start",
+    text: "Lets the completed run go on from its newest snapshot. Its command must have more to do, or it completes again at once.",
+    possible: (view) => view.state === "completed" && !view.shut_down,
   },
   promote: {
     title: "Promote", button: "Promote",
@@ -42,7 +48,7 @@ const VERBS = {
     snapshot: "required",
     confirm: (view, aside) => (view.live
       ? `Stop attempt ${view.attempt} of ${view.run} and discard what it learnt after the snapshot.`
-      : `Discard what ${view.run} learnt after the snapshot.`) + aside,
+      : `Discard what ${view.run} learnt after the snapshot.`) + aside.words,
   },
 };
 
@@ -68,14 +74,15 @@ function remember(who) {
   }
 }
 
-/** What going back to a snapshot sets aside, in a sentence; empty: nothing, or no snapshot is chosen. */
+/** What going back to a snapshot sets aside, in a sentence, and whether stable ones are among it. */
 function setAside(rungs, chosen) {
   const target = rungs.find((rung) => rung.name === chosen);
-  if (!target && chosen !== SCRATCH) return "";
+  if (!target && chosen !== SCRATCH) return { words: "", stable: 0 };
   const newer = rungs.filter((rung) => ["promoted", "candidate", "rejected"].includes(rung.state)
     && (!target || rung.attempt > target.attempt || (rung.attempt === target.attempt && rung.step > target.step)));
   const stable = newer.filter((rung) => rung.state === "promoted").length;
-  return newer.length ? ` To quarantine: ${newer.length} newer ${newer.length === 1 ? "snapshot" : "snapshots"}, ${stable} of them stable.` : "";
+  const words = newer.length ? ` To quarantine: ${newer.length} newer ${newer.length === 1 ? "snapshot" : "snapshots"}, ${stable} of them stable.` : "";
+  return { words, stable };
 }
 
 function targets(kind, rungs) {
@@ -128,8 +135,8 @@ function open(run, verb, { rungs, done }) {
     : null;
   const held = what.dismiss?.(view) ?? null;
   const dismiss = held ? h("input", { id: "command-dismiss", type: "checkbox" }) : null;
-  const question = () => what.confirm(view, setAside(rungs(), snapshot?.value));
-  const sure = what.confirm ? h("input", { id: "command-sure", type: "checkbox", required: true }) : null;
+  const question = () => what.confirm?.(view, setAside(rungs(), snapshot?.value)) ?? "";
+  const sure = what.confirm ? h("input", { id: "command-sure", type: "checkbox" }) : null;
   const news = h("p", { class: "news", role: "alert" });
   const problem = h("p", { class: "error", role: "alert" });
   const send = h("button", { type: "submit", class: what.danger ? "danger primary" : "primary" }, what.button);
@@ -140,17 +147,21 @@ function open(run, verb, { rungs, done }) {
     h("label", { for: "command-why" }, "Reason (required; the journal keeps it)"), why,
     h("label", { for: "command-who" }, "Your name (required; the journal keeps it)"), who,
     dismiss && h("label", { class: "sure", for: "command-dismiss" }, dismiss, h("span", {}, held)),
-    sure && h("label", { class: "sure", for: "command-sure" }, sure, h("span", {}, question())),
+    sure && h("label", { class: "sure", for: "command-sure" }, sure, h("span")),
     news, problem,
     h("div", { class: "actions" },
       h("button", { type: "button", onclick: () => end() }, "Cancel"), send));
   const dialog = h("dialog", { class: "command", "aria-labelledby": "command-title" }, form);
 
-  snapshot?.addEventListener("change", () => {
+  const askAgain = (words = question()) => {
     if (!sure) return;
     sure.checked = false;
-    setText(sure.nextElementSibling, question());
-  });
+    sure.required = words !== "";
+    sure.parentElement.hidden = words === "";
+    setText(sure.nextElementSibling, words);
+  };
+  askAgain();
+  snapshot?.addEventListener("change", () => askAgain());
   const unlisten = store.listen((names) => {
     const now = store.runs.get(run);
     if (!names.has(run) || !now) return;
@@ -171,6 +182,7 @@ function open(run, verb, { rungs, done }) {
     if (snapshot?.value === SCRATCH) body.scratch = true;
     else if (snapshot?.value) body.snapshot = snapshot.value;
     if (dismiss?.checked) body.dismiss = true;
+    if (sure?.checked) body.confirm = true;
     try {
       view = await ask("POST", of(run, verb), body);
       remember(who.value);
@@ -185,11 +197,9 @@ function open(run, verb, { rungs, done }) {
         seen = view.seq;
         store.take(view);
         setText(send, `${what.button} all the same`);
-        if (sure) {
-          sure.checked = false;
-          setText(sure.nextElementSibling, question());
-        }
+        askAgain();
       }
+      if (error.reason === "unconfirmed") askAgain(error.message);
       announce(error.message);
     } finally {
       send.disabled = false;
