@@ -41,7 +41,14 @@ class Told(Histories):
         story = tell(RUN, entries(self.world.journal), attempt)
         files = look(Path("/nonexistent"), attempt, quarantined=(), target=None, origin=None)
         data = run_data(story, files, Observed())
-        facts = Facts(story=story, files=files, observed=Observed(), cost=cost_of(story), findings=audit(data))
+        facts = Facts(
+            story=story,
+            files=files,
+            observed=Observed(),
+            cost=cost_of(story),
+            findings=audit(data),
+            runs_dir=Path("/runs"),
+        )
         document = report(facts)
         text, page = markdown.render(document, plots=None), html.render(document, plots=None)
         assert f"attempt {attempt} of {RUN}" in text

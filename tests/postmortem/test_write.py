@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fusewire_webhook.breaker import events as ev
+from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.cli import main
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.postmortem import plots, postmortem_path, postmortem_url
 from fusewire_webhook.postmortem.audit import ReplayFindings
 from fusewire_webhook.postmortem.build import better, own_ids, read_kept, write_postmortem
@@ -82,13 +86,21 @@ def test_first_paragraph_answers_what_a_woken_person_asks(runs: Path) -> None:
         assert words in story
 
 
-def test_locked_run_says_how_to_go_on(tmp_path: Path) -> None:
-    """At lockout the paragraph names the reason and the command that ends it."""
-    write_journal(tmp_path, locked())
-    story = section(texts(tmp_path)[0], "What happened")
+def test_locked_run_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At lockout the paragraph names the reason; the command below it resets the run, pasted anywhere."""
+    runs = tmp_path / "my_runs of 'ada'"
+    write_journal(runs, locked())
+    text, page = texts(runs)
+    story = section(text, "What happened")
     assert "the run was LOCKED (divergence 1 of one incident, of 1 allowed" in story
-    assert 'fusewire reset cartpole --why "…"' in story
     assert "nothing of this run is left on the machine" in story
+    (line,) = (line for line in text.splitlines() if line.startswith("fusewire reset cartpole "))
+    assert escape(line) in page
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(shlex.split(line)[1:]) == 0
+    entries = Journal(runs / ".fusewire" / "journal.db", read_only=True).read(RUN)
+    assert fold(entry.event for entry in entries).phase == "open"
 
 
 def test_gpu_that_may_be_held_is_said(tmp_path: Path) -> None:

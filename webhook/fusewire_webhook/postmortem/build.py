@@ -96,6 +96,7 @@ def write_postmortem(
         observed=observed,
         cost=cost_of(story, last_step=files.step, gpus=observed.gpus, energy_joules=observed.energy_joules),
         findings=audit(run_data(story, files, observed, algorithm=algorithm, replay=replay)),
+        runs_dir=folder.root,
         kept_from=kept_from,
         written_at=clock(),
         pictures=plots.available() if pictures is None else pictures,

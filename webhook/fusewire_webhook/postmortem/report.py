@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from fusewire_webhook.postmortem.document import (
 from fusewire_webhook.postmortem.folder import Files
 from fusewire_webhook.postmortem.observed import Observed
 from fusewire_webhook.postmortem.story import Attempt, Known, Story, unix
-from fusewire_webhook.postmortem.summary import moment, state, what_happened
+from fusewire_webhook.postmortem.summary import command, moment, state, what_happened
 from fusewire_webhook.postmortem.traces import Trace
 
 MOST_SNAPSHOTS, MOST_ATTEMPTS, MOST_SIGNALS = 40, 40, 24
@@ -47,6 +49,8 @@ class Facts:
     observed: Observed
     cost: Cost
     findings: tuple[Finding, ...]
+    runs_dir: Path
+    """Folder of all runs, for commands that are to be pasted."""
     kept_from: float | None = None
     """Prometheus does not answer all of it now: its answers are those of this moment, Unix seconds."""
     written_at: float = 0.0
@@ -62,9 +66,9 @@ def report(facts: Facts) -> Document:
         badge=state(story),
         subtitle=f"tripped {moment(story.tripped_at)} · written {moment(facts.written_at)}",
         sections=(
-            Section(title="What happened", blocks=(Paragraph(text=what_happened(story, facts.cost), lead=True),)),
+            Section(title="What happened", blocks=tuple(_summary(facts))),
             Section(title="Evidence", blocks=tuple(_evidence(facts))),
-            Section(title="Decisions", blocks=tuple(_decisions(story))),
+            Section(title="Decisions", blocks=tuple(_decisions(story, facts.runs_dir))),
             Section(title="Lineage", blocks=tuple(_lineage(story))),
             Section(title="Quarantine and replay rows", blocks=tuple(_quarantine(facts))),
             Section(title="Cost", blocks=tuple(_cost(facts.cost))),
@@ -170,10 +174,18 @@ def _labels(labels: Any) -> str:
 # The other sections ---------------------------------------------------------------------------------------
 
 
-def _decisions(story: Story) -> Iterator[Block]:
+def _summary(facts: Facts) -> Iterator[Block]:
+    yield Paragraph(text=what_happened(facts.story, facts.cost), lead=True)
+    next_step = command(facts.story, facts.runs_dir)
+    if next_step is not None:
+        yield next_step
+
+
+def _decisions(story: Story, runs_dir: Path) -> Iterator[Block]:
     if story.omitted:
-        yield Paragraph(
-            text=f"{story.omitted} entries in the middle are left out: fusewire log {story.run} shows them all."
+        yield Code(
+            text=f"fusewire log {story.run} --runs {shlex.quote(str(runs_dir))}",
+            caption=f"{story.omitted} entries in the middle are left out. All of them:",
         )
     yield Table(
         head=("Time", "Entry", "What happened", "Decision"),

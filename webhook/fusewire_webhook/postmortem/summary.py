@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from fusewire_webhook.breaker.events import StopConfirmed, StopUnconfirmed
 from fusewire_webhook.postmortem.costs import Cost, span
-from fusewire_webhook.postmortem.document import Badge
+from fusewire_webhook.postmortem.document import Badge, Code
 from fusewire_webhook.postmortem.story import Story
 
 
@@ -15,6 +17,19 @@ def what_happened(story: Story, cost: Cost) -> str:
     """One paragraph: what tripped, what was done, is the GPU free, what it cost, what to do next."""
     parts = (_tripped(story), _done(story), _gpu(story), _price(cost), _next(story))
     return " ".join(part for part in parts if part)
+
+
+def command(story: Story, runs_dir: Path) -> Code | None:
+    """What to do next as a command line that can be pasted; None: there is nothing to do."""
+    where = f"{story.run} --runs {shlex.quote(str(runs_dir))}"
+    match story.outcome:
+        case "locked" if story.next is None:
+            return Code(text=f'fusewire reset {where} --why "…"', caption="To reset it:")
+        case "observed":
+            return Code(text=f'fusewire trip {where} --why "…"', caption="To stop it and roll back:")
+        case "under_way":
+            return Code(text=f"fusewire status {where}", caption="Where it stands:")
+    return None
 
 
 def moment(at: float) -> str:
@@ -128,9 +143,9 @@ def _next(story: Story) -> str:
         case "restarted":
             todo = "nothing tonight; if it happens again, look at the log tail and at the host."
         case "observed":
-            todo = f'decide whether to stop it yourself: fusewire trip {story.run} --why "…".'
+            todo = "decide whether to stop it yourself."
         case _:
-            todo = f"wait for the restart; fusewire status {story.run} shows where it stands."
+            todo = "wait for the restart."
     return f"What to do next: {todo}"
 
 
@@ -139,8 +154,8 @@ def _after_lock(story: Story) -> str:
         return "nothing; a person has looked at it and reset the run."
     host = "look at the host first, " if isinstance(story.stop, StopUnconfirmed) else ""
     return (
-        f"{host}read the evidence and the audit below, remove the cause, then run "
-        f'fusewire reset {story.run} --why "…". Until then nothing is started.'
+        f"{host}read the evidence and the audit below, remove the cause, then reset the run. "
+        "Until then nothing is started."
     )
 
 
