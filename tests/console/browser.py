@@ -34,6 +34,11 @@ _KEYS = {
     "Tab": ("Tab", 9, None), "Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, None), " ": ("Space", 32, " "),
     "ArrowDown": ("ArrowDown", 40, None),
 }  # fmt: skip
+_LEAVING = ("Inspected target navigated or closed", "Execution context was destroyed", "Cannot find context")
+
+
+class PageLeft(RuntimeError):
+    """The page gave way to another one while it was asked."""
 
 
 class Browser:
@@ -55,7 +60,9 @@ class Browser:
                 if future.done():
                     continue
                 if "error" in news:
-                    future.set_exception(RuntimeError(f"Chromium: {news['error']['message']}"))
+                    text = news["error"]["message"]
+                    kind = PageLeft if text.startswith(_LEAVING) else RuntimeError
+                    future.set_exception(kind(f"Chromium: {text}"))
                 else:
                     future.set_result(news["result"])
             elif news.get("sessionId") in self._pages:
@@ -146,10 +153,12 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, expression: str, *, seconds: float = 15.0) -> Any:
-        """The expression's value once it is true."""
+        """The expression's value once it is true, on whatever page the tab has come to by then."""
         end = time.monotonic() + seconds
         while True:
-            found = await self.value(expression)
+            found = None
+            with contextlib.suppress(PageLeft):
+                found = await self.value(expression)
             if found:
                 return found
             if time.monotonic() > end:
