@@ -27,7 +27,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
     """Replace ``path`` by a file with ``data``, atomically; with ``durable`` also across a power cut.
 
     Raises:
-        OSError: nothing was changed; the temporary file is gone.
+        OSError: nothing was changed; the temporary file is gone. It names a file.
     """
     # 1. write a temporary file beside the target
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -42,9 +42,11 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
                 os.fsync(file.fileno())
         # 3. the new name replaces the old one in one step
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename is None:  # such as a full disk
+            error.filename = str(path)
         raise
     # 4. the rename itself reaches the disk
     if durable:

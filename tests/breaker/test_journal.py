@@ -260,13 +260,15 @@ async def test_text_that_is_no_unicode_is_refused_alone(tmp_path: Path) -> None:
         assert await journal.append("ppo", TimerElapsed(name="fine")) == 1
 
 
-async def test_a_damaged_journal_names_the_remedy(tmp_path: Path) -> None:
-    """Whoever finds half a journal reads what to do, not only what SQLite calls it."""
+@pytest.mark.parametrize("what", ["malformed", "not a database"])
+async def test_a_damaged_journal_names_the_remedy(tmp_path: Path, what: str) -> None:
+    """Whoever finds half a journal, or no journal in its place, reads what to do, not only what SQLite calls it."""
     path = tmp_path / "journal.db"
     journal = Journal(path)
     for _ in range(100):
         await journal.append("toy", TimerElapsed(name="x" * 500))
     journal.close()
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(JournalError, match="malformed; put a copy back, or move it away"):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] if what == "malformed" else b"?" * len(data))
+    with pytest.raises(JournalError, match=f"{what}; put a copy back, or move it away"):
         list(Journal(path, read_only=True).read())

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from fusewire_webhook.cli import build_parser, main
 from fusewire_webhook.cli.run import with_flags
+from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.checks import require_commands
@@ -273,3 +275,31 @@ def test_flags_that_do_not_fit_the_file(given: dict[str, Any], words: str) -> No
     """A flag that could mean several things is refused."""
     with pytest.raises(ConfigError, match=words):
         with_flags(TWO, flags(**given))
+
+
+@pytest.mark.parametrize("command", [("run", "--", "true"), ("reset", "run", "--why", "space")])
+def test_a_disk_that_takes_no_more_is_told_in_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """The file that was to be written and what the system said, no traceback."""
+    folder = RunsFolder(tmp_path / "runs")
+    folder.prepare()
+    Journal(folder.journal).close()
+    refused = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    program = f"{refused}; runpy.run_module('fusewire_webhook', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in {1, 2}
+    assert [line.startswith(f"fusewire: {tmp_path}/runs/") for line in done.stderr.splitlines()] == [True], done
+
+
+def test_webhook_whose_address_cannot_be_told_serves_all_the_same(tmp_path: Path) -> None:
+    """A disk that is full at the start of `serve` leaves no trainer unguarded."""
+    folder = RunsFolder(tmp_path)
+    folder.address_file.mkdir(parents=True)  # nothing can take its place
+    with folder.announced(ServingAddress(url="http://127.0.0.1:1", pid=1)):
+        assert folder.address_file.is_dir()

@@ -10,6 +10,7 @@ Exit codes: 0 completed · 1 failed · 2 bad input · 3 a run is LOCKED · 130 e
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.metadata
 import importlib.util
@@ -52,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one return per kind of error
     """Run one command and return its exit code."""
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
@@ -76,6 +77,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of our output has gone (`fusewire log RUN | head`); what is still buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as error:
+        return _say(_of_the_system(error), FAILED)
+
+
+def _of_the_system(error: OSError) -> CommandError:
+    """What the disk or the network refused, with what helps where that is known."""
+    remedy = "; free disk space" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+    where = "" if error.filename is None else f"{error.filename}: "
+    return CommandError(f"{where}{error.strerror or error}{remedy}")
 
 
 def _say(error: Exception, code: int) -> int:

@@ -275,7 +275,7 @@ def _let_go(connection: sqlite3.Connection | None) -> None:
 
 
 def _remedy(error: sqlite3.Error) -> str:
-    if "malformed" not in str(error):
+    if not any(words in str(error) for words in ("malformed", "not a database")):
         return ""
     return "; put a copy back, or move it away with its -wal file: the runs then go on from their newest snapshots"
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from fusewire.files import write_json
 from fusewire_webhook.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +81,26 @@ class RunsFolder:
                     f"{self.root}: another fusewire guards this folder (PID {holder}); "
                     "stop it, or name another folder with --runs"
                 ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            with contextlib.suppress(OSError):  # a full disk: it is for people only
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"{os.getpid()} on {socket.gethostname()}\n".encode())
             yield
 
     @contextlib.contextmanager
     def announced(self, address: ServingAddress) -> Iterator[None]:
-        """Tell the command line where the webhook serves, for as long as it does."""
-        write_json(self.address_file, asdict(address))
+        """Tell the command line where the webhook serves, for as long as it does.
+
+        Where the disk refuses that, the webhook serves all the same: runs are guarded by then.
+        """
+        try:
+            write_json(self.address_file, asdict(address))
+        except OSError as error:
+            log.error("%s: cannot be written (%s): commands do not find this webhook", self.address_file, error)
         try:
             yield
         finally:
-            self.address_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.address_file.unlink(missing_ok=True)
 
     def address(self) -> ServingAddress | None:
         """Where the webhook serves; None where none does, as far as the file says."""
