@@ -8,6 +8,7 @@ import sqlite3
 import statistics
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ from fusewire_webhook.breaker.events import (
     StopConfirmed,
 )
 from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.engine.journal import Journal
+from fusewire_webhook.engine.seen_steps import SeenSteps
 
 EVENTS = 100_000
 
@@ -75,6 +78,27 @@ async def test_group_commit_makes_durable_appends_cheap(tmp_path: Path) -> None:
     print(f"32 at a time   {grouped:10,.0f}  {grouped_wait * 1e3:10.1f}  {grouped_p99 * 1e3:7.1f}")
     assert grouped > 3 * single
     assert grouped_wait < 4 * single_wait
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("period", [0.2, 2.0, 10.0])
+async def test_a_day_of_watched_steps_is_small(tmp_path: Path, period: float) -> None:
+    """A run that trains for a day without an incident costs at most 0.15 MB, however often the watch looks."""
+    seen, path, stored, before = SeenSteps(), tmp_path / "journal.db", [], 0
+    state = RunState(declared=True, attempt=0, live=True)
+    with closing(Journal(path)) as journal:
+        empty = path.stat().st_size
+        for look in range(int(86_400 / period)):
+            now, step = look * period, int(look * period * 10)
+            seen.look(StepsWatched(attempt=0, step=step, watched=step - before), now)
+            before = step
+            if seen.due(state, now) and (event := seen.take(state, now)) is not None:
+                stored.append(journal.put("ppo", replace(event, at=1.8e9 + now)))
+        await asyncio.gather(*stored)
+    size = path.stat().st_size - empty
+    print(f"\na day, a look each {period:g} s: {len(stored):,} entries, {size / 1e3:,.0f} kB")
+    assert len(stored) > 100
+    assert size <= 150_000
 
 
 def history() -> list[Event]:

@@ -1006,7 +1006,7 @@ def test_observe_says_what_it_would_have_done_and_does_nothing() -> None:
     world.submit(trip(0, step=150))
     state = world.settle()
     assert notes(world) == [
-        f"would have stopped attempt 0 and rolled back to {name}: KLSpike on attempt 0 at step 150 or later"
+        f"would have stopped attempt 0 and rolled back to {name}: KLSpike on attempt 0 at step 150"
     ]
     assert (state.phase, state.live, state.divergences_run, world.alive) == ("closed", True, 0, {0})
 

@@ -301,6 +301,39 @@ async def watched(stage: Stage) -> None:
     await stage.play(tells(again), lambda s: (len(s.promoted), s.unpromoted) == (1, ()))
 
 
+def sees(
+    step: int, attempt: int, act: Callable[[Stage], Awaitable[object]]
+) -> Callable[[Stage], Awaitable[object]]:
+    """The watch sees the attempt at a step that the journal does not have; then something happens."""
+
+    async def seen(stage: Stage) -> None:
+        watched = max(0, step - stage.state.step)
+        stage.engine.saw(RUN, StepsWatched(attempt=attempt, step=step, watched=watched))
+        await act(stage)
+
+    return seen
+
+
+async def time_passes(stage: Stage) -> None:
+    await stage.engine.journal_steps(RUN)
+
+
+async def seen(stage: Stage) -> None:
+    """Steps that are journaled with what rests on them: a trip, the end of probation, an exit, a person's trip."""
+    await stage.play(nothing, runs(0))
+    await stage.play(*promotes(100, 0))
+    await stage.play(*promotes(120, 0))
+    await stage.play(sees(160, 0, tells(trip(0))), runs(1))
+    await stage.play(sees(250, 1, time_passes), lambda s: s.step == 250)
+    await stage.play(sees(400, 1, time_passes), runs(2))
+    await stage.play(sees(300, 2, dies(2, 1)), runs(3))
+    tripped = runs(4)
+    by_ann, _ = says("trip", tripped)
+    await stage.play(sees(330, 3, by_ann), lambda s: tripped(s) or s.procedure is not None)
+    await stage.play(nothing, tripped)
+    await stage.play(*promotes(500, 4))
+
+
 SCENARIOS: Mapping[str, tuple[Callable[[Stage], Awaitable[None]], RunConfig]] = {
     "divergence": (divergence, quick(purge_command=("true", "{watermark}"))),
     "crash": (crash, quick(retry={"divergences_per_incident": 2})),
@@ -310,6 +343,7 @@ SCENARIOS: Mapping[str, tuple[Callable[[Stage], Awaitable[None]], RunConfig]] = 
     "stubborn": (stubborn, quick()),
     "broken": (broken, quick(retry={"infrastructure_failures": 2})),
     "damaged": (damaged, quick(purge_command=("false",))),
+    "seen": (seen, quick(retry={"probation_steps": 200})),
     "watched": (watched, quick(snapshots={"keep_promoted": 1, "keep_total": 1})),
 }
 

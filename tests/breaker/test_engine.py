@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,23 @@ import pytest
 from fusewire.snapshots import FileLayer, SnapshotStore, Verification
 from fusewire_webhook.actuators import Gone, Handle
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Command, Event, SnapshotRejected, SnapshotSeen
+from fusewire_webhook.breaker.events import (
+    AlertReported,
+    Command,
+    Event,
+    SnapshotJudged,
+    SnapshotRejected,
+    SnapshotSeen,
+    StepsWatched,
+)
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.engine import engine, guarded_run
 from fusewire_webhook.engine.effects import READ_AGAIN_SECONDS
 from fusewire_webhook.engine.evidence_protocol import ExitEvidence
+from fusewire_webhook.engine.journal import Entry
+from fusewire_webhook.engine.seen_steps import FRESH_SECONDS
 from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
 from tests.snapshots.support import each_once, failing_reads
@@ -309,6 +321,150 @@ async def test_an_outcome_that_could_not_be_journaled_is_produced_again(tmp_path
         await guard.engine.submit(RUN, trip(0))
         await guard.running(1)
         assert guard.kinds().count("stop_confirmed") == 1
+
+
+# Watched steps -----------------------------------------------------------------------------------------
+
+
+def looked(step: int, *, attempt: int = 0, watched: int = 10) -> StepsWatched:
+    return StepsWatched(attempt=attempt, step=step, watched=watched)
+
+
+async def test_a_step_is_shown_at_once_and_journaled_before_what_rests_on_it(tmp_path: Path) -> None:
+    """A look is no entry of the journal; the trip after it says the step, and the journal has it first."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        before = guard.kinds()
+        for step in (100, 130, 160):
+            assert not guard.engine.saw(RUN, looked(step, watched=1))
+        view = guard.engine.view(RUN)
+        assert (view.step, view.journaled_step, guard.engine.steps()) == (160, 0, {RUN: 160})
+        await guard.engine.submit(RUN, SnapshotSeen(name="s", step=90, attempt=0))
+        assert guard.kinds() == [*before, "snapshot_seen"]
+        await guard.engine.submit(RUN, trip(0))
+        assert guard.kinds()[len(before) + 1 :][:2] == ["steps_watched", "alert_reported"]
+        state = await guard.running(1)
+        assert (state.furthest_trip, state.step) == (160, 0)
+        assert "KLSpike on attempt 0 at step 160;" in told(guard.journal.read())
+        assert guard.engine.view(RUN).step == 0
+
+
+def told(entries: Iterable[Entry]) -> str:
+    """Every decision of a journal, in words."""
+    state, decisions = RunState(), []
+    for entry in entries:
+        state = fold([entry.event], state)
+        decisions.append(state.decision)
+    return "\n".join(decisions)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        trip(0),
+        trip(0, status="resolved"),
+        Command(verb="pause", who="ann", why="debugging"),
+        Command(verb="trip", who="ann", why="it looks wrong"),
+    ],
+    ids=lambda event: event.kind,
+)
+async def test_whatever_may_decide_something_finds_the_steps_in_the_journal(tmp_path: Path, event: Event) -> None:
+    """The state that an event is folded into knows every step that was watched until then."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        guard.engine.saw(RUN, looked(160))
+        seq = await guard.engine.submit(RUN, event)
+        entries = [entry for entry in guard.journal.read(RUN) if entry.seq <= seq]
+        assert fold(entry.event for entry in entries[:-1]).step == 160
+        assert entries[-1].event.kind == event.kind
+
+
+async def test_bookkeeping_journals_no_steps(tmp_path: Path) -> None:
+    """Nothing is decided by it."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        guard.engine.saw(RUN, looked(160))
+        for event in (
+            SnapshotSeen(name="s", step=90, attempt=0),
+            SnapshotJudged(name="s", step=90, attempt=0, answer="error"),
+        ):
+            await guard.engine.submit(RUN, event)
+        assert "steps_watched" not in guard.kinds()
+
+
+async def test_a_trip_says_or_later_where_the_step_is_old(tmp_path: Path) -> None:
+    """A figure that the watch saw just now stands as it is; an older one says only how far it was at least."""
+    now = [100.0]
+    async with guarding(tmp_path, monotonic=lambda: now[0]) as guard:
+        await guard.running(0)
+        await guard.engine.command(RUN, Command(verb="pause", who="ann", why="debugging"))
+        held = []
+        for step, age in ((150, 1.0), (170, FRESH_SECONDS + 1.0)):
+            guard.engine.saw(RUN, looked(step))
+            now[0] += age
+            await guard.engine.submit(RUN, trip(0))
+            held.append(guard.engine.view(RUN).held_trip)
+        await guard.engine.submit(RUN, SnapshotSeen(name="s", step=180, attempt=0))
+        guard.engine.saw(RUN, looked(175))
+        await guard.engine.submit(RUN, trip(0))
+        held.append(guard.engine.view(RUN).held_trip)
+        assert held == [f"KLSpike on attempt 0 at step {at}" for at in ("150", "170 or later", "180 or later")]
+        reports = [entry.event for entry in guard.journal.read(RUN) if isinstance(entry.event, AlertReported)]
+        assert [report.step for report in reports] == [150, None, 175]
+
+
+async def test_steps_are_journaled_once_a_minute_where_nothing_rests_on_them(tmp_path: Path) -> None:
+    """The first ones at once, then as ``saw`` says; each entry has all that were watched since the last."""
+    now = [100.0]
+    async with guarding(tmp_path, monotonic=lambda: now[0]) as guard:
+        await guard.running(0)
+        for step in range(100, 10_000, 100):
+            if guard.engine.saw(RUN, looked(step, watched=100)):
+                await guard.engine.journal_steps(RUN)
+            now[0] += 2.0
+        entries = [entry.event for entry in guard.journal.read(RUN) if isinstance(entry.event, StepsWatched)]
+        assert [event.step for event in entries] == [100, 3100, 6100, 9100]
+        assert sum(event.watched for event in entries) == entries[-1].step
+
+
+async def test_watched_steps_that_the_disk_refused_are_journaled_with_the_next(tmp_path: Path) -> None:
+    """With a full disk nothing of the probation clock is lost."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        put = guard.journal.put
+
+        def refuse(run: str, event: Event) -> asyncio.Future[int]:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.set_exception(JournalError("database or disk is full"))
+            return future
+
+        guard.engine.saw(RUN, looked(160, watched=60))
+        guard.journal.put = refuse  # type: ignore[method-assign]
+        with pytest.raises(JournalError, match="full"):
+            await guard.engine.journal_steps(RUN)
+        with pytest.raises(JournalError, match="full"):
+            await guard.engine.submit(RUN, trip(0, action="notify"))
+        await asyncio.sleep(0)
+        guard.journal.put = put  # type: ignore[method-assign]
+        guard.engine.saw(RUN, looked(170, watched=10))
+        await guard.engine.journal_steps(RUN)
+        entries = [entry.event for entry in guard.journal.read(RUN) if isinstance(entry.event, StepsWatched)]
+        assert [(event.step, event.watched) for event in entries] == [(170, 70)]
+
+
+async def test_the_furthest_trip_is_where_the_attempt_was_seen_to_stop(tmp_path: Path) -> None:
+    """Looks at an attempt that is being stopped do not hide from the incident how far it came."""
+    async with guarding(tmp_path) as guard:
+        await guard.running(0)
+        guard.actuator.stop_seconds = 0.2
+        guard.evidence.steps[RUN, 0] = 240
+        guard.engine.saw(RUN, looked(160))
+        await guard.engine.submit(RUN, trip(0))
+        guard.engine.saw(RUN, looked(240))
+        assert guard.engine.view(RUN).step == 240
+        await guard.engine.submit(RUN, trip(0, name="NaN"))
+        state = await guard.running(1)
+        assert state.furthest_trip == 240
 
 
 # Stopping and starting ----------------------------------------------------------------------------------

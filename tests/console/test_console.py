@@ -533,6 +533,20 @@ async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open
         await page.until("document.querySelector('#notices').innerText === ''")
 
 
+async def test_an_open_page_shows_how_far_a_run_has_come(tmp_path: Path, open_page: OpenPage) -> None:
+    """On both pages, while the journal has nothing of it."""
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served)
+        await page.shows("live", within="#connection")
+        served.engine.saw(RUN, StepsWatched(attempt=0, step=1234, watched=20))
+        await page.shows("1,234", within="table.fleet", seconds=3)
+        await page.open(f"{served.url}/#/run/{RUN}")
+        await page.shows("1,234", within="dl.facts", seconds=3)
+        served.engine.saw(RUN, StepsWatched(attempt=0, step=2345, watched=20))
+        await page.shows("2,345", within="dl.facts", seconds=3)
+        assert served.journaled(RUN, "steps_watched") == []
+
+
 async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: OpenPage) -> None:
     """While runs report: what degrades, what is whole again, and each alert for a run that is not guarded."""
     async with site(tmp_path, RUN) as served, aiohttp.ClientSession() as session:

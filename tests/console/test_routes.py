@@ -169,6 +169,18 @@ async def test_an_open_stream_hears_of_the_watch_at_once(visit: Visit, busy: boo
         training.cancel()
 
 
+async def test_an_open_stream_hears_how_far_runs_have_come(visit: Visit) -> None:
+    """Steps that the journal does not have yet, of those that advanced, as the run's view has them."""
+    async with visit() as (served, session), session.get("/api/events") as stream:
+        heard = events(stream, "steps")
+        for step in (70, 90):
+            served.engine.saw(RUN, StepsWatched(attempt=0, step=step, watched=20))
+            assert await anext(heard) == {RUN: step}
+            answer = await session.get(f"/api/runs/{RUN}")
+            assert (await answer.json())["step"] == step
+        assert served.journaled(RUN, "steps_watched") == []
+
+
 async def test_an_open_stream_hears_of_strangers(visit: Visit) -> None:
     """Each alert of a run that nobody guards reaches the console that is open, counted."""
     async with visit() as (_, session), session.get("/api/events") as stream:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
-from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.events import Event, StepsWatched
 from fusewire_webhook.breaker.state import RunState, Snapshot
 from fusewire_webhook.breaker.transition import step
 from fusewire_webhook.breaker.view import RunView, view_of
@@ -57,6 +57,8 @@ class Engine:
 
     def __init__(self, runs_dir: Path, *runs: str) -> None:
         self.events: list[tuple[str, Event]] = []
+        self.journaled: list[str] = []
+        self.due = False
         self.promotions: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = []
         self._runs_dir = runs_dir
         self._views = {
@@ -77,6 +79,13 @@ class Engine:
         self.events.append((run, event))
         self._folded[run] = step(self._folded[run], event)
         self.change(run, unpromoted=view_of(run, 0, self._folded[run]).unpromoted)
+
+    def saw(self, run: str, look: StepsWatched) -> bool:
+        self.events.append((run, look))
+        return self.due
+
+    async def journal_steps(self, run: str) -> None:
+        self.journaled.append(run)
 
     async def promote(
         self,

@@ -459,8 +459,35 @@ async def test_watched_steps_leave_out_what_was_blind(make: Make) -> None:
     for step, down in ((0, False), (30, False), (90, True), (100, False), (140, False)):
         world.prometheus.steps[RUN], world.prometheus.down = float(step), down
         await world.after(6.0)
-    await world.promoter.flush()
     assert sum(event.watched for event in world.engine.of(StepsWatched)) == 30 + 40
+    assert world.engine.of(StepsWatched)[-1].step == 140
+
+
+async def test_a_step_is_told_where_it_does_not_count(make: Make) -> None:
+    """How far a paused run is, or one whose watch is degraded, is known; no step of it is watched."""
+    world = make()
+    await world.after(6.0)
+    world.faults.append("no beat")
+    world.prometheus.steps[RUN] = 50.0
+    await world.after(6.0)
+    world.engine.change(RUN, paused=True)
+    world.prometheus.steps[RUN] = 70.0
+    await world.after(6.0)
+    looks = world.engine.of(StepsWatched)
+    assert [look.step for look in looks[-2:]] == [50, 70]
+    assert sum(look.watched for look in looks) == 0
+
+
+async def test_watched_steps_are_journaled_when_they_are_due_and_at_the_end(make: Make) -> None:
+    """The engine says when; a webhook that ends in order leaves none of them out."""
+    world = make()
+    await world.after(6.0)
+    assert world.engine.journaled == []
+    world.engine.due = True
+    await world.after(6.0)
+    assert world.engine.journaled == [RUN]
+    await world.promoter.flush()
+    assert world.engine.journaled == [RUN, RUN]
 
 
 async def test_work_of_a_round_is_bounded(make: Make) -> None:

@@ -48,6 +48,9 @@ class Engine:
         for follower in self.followers:
             follower.put((run, self._views[run].seq, StepsWatched(attempt=0, step=1, watched=1)))
 
+    def steps(self) -> dict[str, int]:
+        return {run: view.step for run, view in self._views.items()}
+
     def targets(self) -> Iterable[Target]:
         return [
             Target(run=run, attempt=3, algorithm="ppo", host="127.0.0.1", port=9101, window_seconds=10.0)

@@ -13,7 +13,7 @@ import pytest
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotStore, SnapshotWriter
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import AlertReported, Command, SnapshotJudged, SnapshotSeen
+from fusewire_webhook.breaker.events import AlertReported, Command, SnapshotJudged, SnapshotSeen, StepsWatched
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.watch.promoter import Promoter
 from tests.snapshots.support import write
@@ -245,6 +245,12 @@ async def test_replay_proves_the_state(config: Config, capsys: pytest.CaptureFix
     """Folding the journal again gives what the webhook says, and a difference is found."""
     async with served(config, FakeActuator()) as service:
         await service.engine.command("cartpole", Command(verb="pause", who="ada", why="looking"))
+        assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
+        assert "that is what the serving webhook says" in capsys.readouterr().out
+        service.engine.saw(
+            "cartpole", StepsWatched(attempt=service.engine.view("cartpole").attempt, step=70, watched=70)
+        )
+        assert service.engine.view("cartpole").step == 70
         assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
         assert "that is what the serving webhook says" in capsys.readouterr().out
         guarded = service.engine._runs["cartpole"]

@@ -68,7 +68,7 @@ class AlertReported(Event):
     incomplete: bool = False
     """The group came truncated: more alerts existed than were sent."""
     step: int | None = None
-    """Last step of the attempt that Prometheus had seen, where it answered."""
+    """Step of the attempt just then, as the watch saw it; None: it had not seen it lately."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class StepsWatched(Event):
     step: int
     """Furthest step seen."""
     watched: int
-    """Steps since the last such event that were watched (never blind, queued or paused ones)."""
+    """Steps since the last such event (or look) that were watched (never blind, queued or paused ones)."""
 
 
 # What the actuator reports -------------------------------------------------------------------------------

@@ -135,7 +135,8 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
     if _is_dismissed(state, event.alertname, starts_at):
         return state
     at = state.step if event.step is None else max(event.step, state.step)
-    words = f"{event.alertname} on attempt {event.attempt} at step {at} or later"
+    hedge = "" if at == event.step else " or later"
+    words = f"{event.alertname} on attempt {event.attempt} at step {at}{hedge}"
     trip = EarlyTrip(
         divergence=event.failure_class != "infrastructure",
         words=words,

@@ -59,6 +59,8 @@ class RunView:
     """All that did, one per alert, in words."""
     step: int
     """Furthest step that is known of the attempt."""
+    journaled_step: int
+    """Furthest one that the journal has; it has any that a decision rests on, and each after a minute or so."""
     lr_scale: float
     seed: int
     rng: str
@@ -108,8 +110,8 @@ def held_back(view: RunView, *, attempt: int, step: int) -> str:
     return ""
 
 
-def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunView:
-    """The picture of a folded state."""
+def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "", step: int | None = None) -> RunView:
+    """The picture of a folded state; ``step`` where more is known of the attempt than the journal has."""
     incident = state.incident
     return RunView(
         run=run,
@@ -130,7 +132,8 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "") -> RunV
         tripped=state.tripped,
         held_trip=state.held_trip,
         held=tuple(trip.words for trip in state.held),
-        step=state.step,
+        step=state.step if step is None else step,
+        journaled_step=state.step,
         lr_scale=state.lr_scale,
         seed=state.seed,
         rng=state.rng,

@@ -110,7 +110,10 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def differences(view: RunView, present: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Fields in which a folded view and the API's answer differ: (name, folded, said)."""
+    """Fields in which a folded view and the API's answer differ: (name, folded, said).
+
+    Of the step it is ``journaled_step`` that the journal gives.
+    """
     folded = json.loads(json.dumps(view.to_json()))
-    names = [field.name for field in fields(view) if field.name not in ("algorithm", "seq")]
+    names = [field.name for field in fields(view) if field.name not in ("algorithm", "seq", "step")]
     return [(name, folded[name], present.get(name)) for name in names if folded[name] != present.get(name)]

@@ -17,7 +17,7 @@ from typing import Any
 
 from fusewire.snapshots import SnapshotStore
 from fusewire_webhook.actuators import Actuator
-from fusewire_webhook.breaker.events import Command, Event
+from fusewire_webhook.breaker.events import Command, Event, StepsWatched
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import RunView, Target, view_of
 from fusewire_webhook.engine.effects import Effects
@@ -51,6 +51,7 @@ class Engine:
         stores: makes the snapshot store of a run directory.
         listeners: called after each event that is durable and folded, with run, number, event and new state.
         clock: Unix seconds, for people only.
+        monotonic: seconds; how often watched steps are journaled goes by it.
         sleep: as ``asyncio.sleep``; back-off and settle periods pass through it.
         checkpoint: called before and after each journal write and each action; a test that raises there finds
             the engine as a killed one.
@@ -68,6 +69,7 @@ class Engine:
         ports: PortAllocator | None = None,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         checkpoint: Callable[[str], None] | None = None,
     ) -> None:
@@ -94,6 +96,7 @@ class Engine:
                 spawn=self._spawn,
                 announce=self._announce,
                 clock=clock,
+                monotonic=monotonic,
                 checkpoint=_pass if checkpoint is None else checkpoint,
             )
             for name, config in runs.items()
@@ -156,6 +159,25 @@ class Engine:
         """
         return await self._run(run).append(event)
 
+    def saw(self, run: str, look: StepsWatched) -> bool:
+        """Keep what one look of the watch saw: how far the attempt is, and the steps watched since the last look.
+
+        It is shown at once, and journaled with the next event that rests on it. True: ``journal_steps`` is due.
+
+        Raises:
+            UnknownRunError: no such run is guarded.
+        """
+        return self._run(run).saw(look)
+
+    async def journal_steps(self, run: str) -> None:
+        """Journal the watched steps that are only kept in memory.
+
+        Raises:
+            UnknownRunError: no such run is guarded.
+            JournalError: they are not stored, and kept.
+        """
+        await self._run(run).journal_steps()
+
     async def promote(
         self,
         run: str,
@@ -202,11 +224,16 @@ class Engine:
             UnknownRunError: no such run is guarded.
         """
         guarded = self._run(run)
-        return view_of(run, guarded.seq, guarded.state, algorithm=guarded.effects.config.algorithm)
+        algorithm = guarded.effects.config.algorithm
+        return view_of(run, guarded.seq, guarded.state, algorithm=algorithm, step=guarded.step)
 
     def views(self) -> list[RunView]:
         """Every guarded run."""
         return [self.view(name) for name in self._runs]
+
+    def steps(self) -> dict[str, int]:
+        """The furthest step that is known of each run's present attempt: what its view says."""
+        return {name: run.step for name, run in self._runs.items()}
 
     def state(self, run: str) -> RunState:
         """The folded state.

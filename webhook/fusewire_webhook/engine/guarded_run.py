@@ -23,19 +23,22 @@ from fusewire_webhook.breaker.actions import (
     owed,
 )
 from fusewire_webhook.breaker.events import (
+    AlertReported,
     Command,
     Event,
     RunDeclared,
     SnapshotPromoted,
     SnapshotSeen,
     SnapshotsRemoved,
+    StepsWatched,
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
-from fusewire_webhook.breaker.words import to_quarantine
+from fusewire_webhook.breaker.words import QUIET, to_quarantine
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.engine.order import Order
+from fusewire_webhook.engine.seen_steps import SeenSteps
 from fusewire_webhook.errors import ActuatorError, CommandError, JournalError, UnconfirmedError
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,7 @@ class GuardedRun:
         spawn: starts a task of the engine, with a name.
         announce: called with each event that is durable and folded, its number and the new state.
         clock: Unix seconds, for people only.
+        monotonic: seconds.
         checkpoint: see :class:`~fusewire_webhook.engine.engine.Engine`.
     """
 
@@ -67,6 +71,7 @@ class GuardedRun:
         spawn: Spawn,
         announce: Callable[[str, int, Event, RunState], None],
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
         checkpoint: Callable[[str], None],
     ) -> None:
         self.effects = effects
@@ -80,12 +85,14 @@ class GuardedRun:
         self._spawn = spawn
         self._announce = announce
         self._clock = clock
+        self._monotonic = monotonic
         self._checkpoint = checkpoint
         self._changed = asyncio.Event()
         self._waiters: set[asyncio.Event] = set()
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._watched_attempt = -1
         self._refused: dict[int, str] = {}
+        self._steps = SeenSteps()
         self._promoting = asyncio.Lock()
 
     # Journal and fold ---------------------------------------------------------------------------------
@@ -108,15 +115,25 @@ class GuardedRun:
         """
         if event.at == 0.0:
             event = dataclasses.replace(event, at=self._clock())
-        self._checkpoint(f"journal:before:{event.kind}")
-        future = self._journal.put(self.name, event)
-        future.add_done_callback(lambda done: self._durable(event, done))
-        seq = await asyncio.shield(future)
+        now = self._monotonic()
+        if isinstance(event, AlertReported) and event.attempt == self.state.attempt and event.step is None:
+            event = dataclasses.replace(event, step=self._steps.fresh(event.attempt, now))
+        if not isinstance(event, QUIET) and (steps := self._steps.take(self.state, now)) is not None:
+            self._put(dataclasses.replace(steps, at=event.at))  # durable before it, and with the same fsync
+        seq = await asyncio.shield(self._put(event))
         self._checkpoint(f"journal:after:{event.kind}")
         return seq
 
+    def _put(self, event: Event) -> asyncio.Future[int]:
+        self._checkpoint(f"journal:before:{event.kind}")
+        future = self._journal.put(self.name, event)
+        future.add_done_callback(lambda done: self._durable(event, done))
+        return future
+
     def _durable(self, event: Event, done: asyncio.Future[int]) -> None:
         if done.cancelled() or done.exception() is not None:
+            if isinstance(event, StepsWatched):
+                self._steps.give_back(event)
             return
         seq, before = done.result(), self.state
         if isinstance(event, Command) and (refused := breaker.refusal(before, event)) is not None:
@@ -131,6 +148,28 @@ class GuardedRun:
             self.look_after()
             if isinstance(event, (SnapshotSeen, SnapshotPromoted)):
                 self.tend()
+
+    # Watched steps ------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """The furthest step that is known of the present attempt, journaled or not."""
+        return self._steps.furthest(self.state)
+
+    def saw(self, look: StepsWatched) -> bool:
+        """Keep what one look saw; true where it is time to journal it."""
+        now = self._monotonic()
+        self._steps.look(look, now)
+        return self._steps.due(self.state, now)
+
+    async def journal_steps(self) -> None:
+        """Journal what was seen and is only kept in memory.
+
+        Raises:
+            JournalError: it is not stored; it is kept.
+        """
+        if (steps := self._steps.take(self.state, self._monotonic())) is not None:
+            await self.append(steps)
 
     async def finished(self) -> None:
         """Return once the run is locked, completed or shut down."""

@@ -93,7 +93,7 @@ class PostmortemWriter:
         elif isinstance(event, AttemptStarted) and event.attempt > 0:
             self._unwatched[run] = event.attempt
             self._want(run, event.attempt - 1)
-        elif isinstance(event, StepsWatched) and self._unwatched.get(run) == event.attempt:
+        elif isinstance(event, StepsWatched) and event.watched and self._unwatched.get(run) == event.attempt:
             del self._unwatched[run]
             self._want(run, event.attempt - 1)
         elif isinstance(event, WouldHaveActed) or (state.phase == "locked" and before != "locked"):

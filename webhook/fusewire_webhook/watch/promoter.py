@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 from fusewire.errors import FusewireError, SnapshotError
 from fusewire.snapshots.layout import SNAPSHOTS
 from fusewire.snapshots.store import SnapshotStore
-from fusewire_webhook.breaker.events import Event, SnapshotJudged, SnapshotRejected
+from fusewire_webhook.breaker.events import Event, SnapshotJudged, SnapshotRejected, StepsWatched
 from fusewire_webhook.breaker.view import RunView, held_back
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.settings.config import RunConfig
@@ -56,6 +56,10 @@ class Runs(Protocol):
     def view(self, run: str) -> RunView: ...
 
     def submit(self, run: str, event: Event) -> Awaitable[Any]: ...
+
+    def saw(self, run: str, look: StepsWatched) -> bool: ...
+
+    def journal_steps(self, run: str) -> Awaitable[Any]: ...
 
     def promote(
         self,
@@ -192,27 +196,27 @@ class Promoter:
         )
         self._mind_the_watch(facts)
         views = {view.run: view for view in self._engine.views() if view.run in self._runs}
-        steps: list[tuple[str, Event]] = []
+        due: list[str] = []
         for number, (name, view) in enumerate(views.items()):
-            steps += [(name, event) for event in self._watch(self._runs[name], view, facts)]
+            look = self._watch(self._runs[name], view, facts)
+            if look is not None and self._engine.saw(name, look):
+                due.append(name)
             await self._show_baselines(name, self._runs[name], view)
             await _give_way(number)
-        await asyncio.gather(*(self._submit(name, event) for name, event in steps))
+        await asyncio.gather(*(self._journal_steps(name) for name in due))
         await self._scanner.scan(views, facts)
-        due: list[tuple[float, RunView, Candidate]] = []
+        ripe: list[tuple[float, RunView, Candidate]] = []
         for number, view in enumerate(views.values()):
-            due += self._due(view, facts)
+            ripe += self._due(view, facts)
             await _give_way(number)
-        due.sort(key=lambda entry: entry[0])
-        for _, view, candidate in due[: self._judgements]:
+        ripe.sort(key=lambda entry: entry[0])
+        for _, view, candidate in ripe[: self._judgements]:
             await self._judge(view, candidate, facts)
 
     async def flush(self) -> None:
-        """Journal the watched steps that were held back, and why each candidate is not promoted."""
+        """Journal the watched steps that are not yet, and why each candidate is not promoted."""
         for name, run in self._runs.items():
-            event = run.watched.flush(self._clock())
-            if event is not None:
-                await self._submit(name, event)
+            await self._journal_steps(name)
             await asyncio.gather(*(self._journal_verdict(name, candidate) for candidate in run.candidates.values()))
 
     def _mind_the_watch(self, facts: Survey) -> None:
@@ -227,14 +231,11 @@ class Promoter:
 
     # Watched steps ------------------------------------------------------------------------------------
 
-    def _watch(self, run: Guarded, view: RunView, facts: Survey) -> Iterable[Event]:
-        """Count the steps of this look; what is to be journaled of them."""
+    def _watch(self, run: Guarded, view: RunView, facts: Survey) -> StepsWatched | None:
+        """Count the steps of this look; None: it saw nothing of the attempt."""
         if view.attempt != run.attempt:
-            held = run.watched.flush(facts.now)
-            if held is not None:
-                yield held
             run.attempt, run.attempt_seen, run.last_step = view.attempt, facts.now, None
-            run.watched = WatchedSteps(attempt=view.attempt)
+            run.watched = WatchedSteps()
         step = facts.steps.get((view.run, view.attempt))
         if step is not None:
             if run.last_step is None and step < view.resumed_step:
@@ -247,12 +248,9 @@ class Promoter:
                     step,
                 )
             run.last_step = step if run.last_step is None else max(step, run.last_step)
-        watched = facts.healthy and view.live and not view.paused
-        event = run.watched.look(
-            step if watched else None, facts.now, every_steps=max(1, run.config.snapshots.watch_steps // 4)
-        )
-        if event is not None:
-            yield event
+        seen = int(step) if step is not None and view.live else None
+        watched = run.watched.count(seen if facts.healthy and not view.paused else None)
+        return None if seen is None else StepsWatched(attempt=view.attempt, step=seen, watched=watched)
 
     async def _show_baselines(self, name: str, run: Guarded, view: RunView) -> None:
         newest = str(view.promoted[-1]["name"]) if view.promoted else ""
@@ -456,6 +454,12 @@ class Promoter:
                 "; ".join(verdict.reasons),
             )
         return False
+
+    async def _journal_steps(self, run: str) -> None:
+        try:
+            await self._engine.journal_steps(run)
+        except WebhookError as error:
+            log.warning("watched steps of run %s are not stored yet: %s", run, error)
 
     async def _submit(self, run: str, event: Event) -> bool:
         try:

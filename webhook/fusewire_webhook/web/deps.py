@@ -33,6 +33,10 @@ class Breakers(Protocol):
         """Every guarded run."""
         ...
 
+    def steps(self) -> dict[str, int]:
+        """The step that each run's view says."""
+        ...
+
     def targets(self) -> Iterable[Target]:
         """Every exporter to scrape."""
         ...

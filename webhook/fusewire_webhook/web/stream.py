@@ -1,8 +1,9 @@
 """``GET /api/events``: server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
 ``overview`` comes first: what ``GET /api/runs`` answers. ``run`` comes for each event of a run: ``{"seq", "at",
-"kind", "words", "view"}`` with the run's view after it. ``watch`` comes when the watch or the alerts of unknown
-runs changed: the overview without its runs.
+"kind", "words", "view"}`` with the run's view after it. ``steps`` comes when the watch saw runs advance, which is
+journaled now and then only: the step of each of them. ``watch`` comes when the watch or the alerts of unknown runs
+changed: the overview without its runs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     try:
         async with deps.engine.subscribe() as changes:
             await stream.prepare(request)
-            told = _marks(deps)
+            told, steps = _marks(deps), deps.engine.steps()
             await stream.write(_sse("overview", await overview(deps)))
             wrote = clock()
             while True:
@@ -68,6 +69,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
                 if following.done():
                     messages.append(_sse("run", dumps(_change(deps, *following.result()))))
                     following = None
+                before, steps = steps, deps.engine.steps()
+                if advanced := dict(steps.items() - before.items()):
+                    messages.append(_sse("steps", dumps(advanced)))
                 if not messages and clock() - wrote >= BEAT_SECONDS:
                     messages.append(b": still here\n\n")
                 if messages:

@@ -22,6 +22,7 @@ const stream = new Stream({
     lastNews = Date.now() / 1000;
     if (name === "overview") takeOverview(data);
     else if (name === "watch") store.takeWatch(data);
+    else if (name === "steps") store.takeSteps(data);
     else if (name === "run") store.take(data.view);
   },
   state: show,

@@ -74,6 +74,11 @@ export function takeOverview(overview) {
   return anew;
 }
 
+/** Take how far runs have come: `{run: step}`. */
+export function takeSteps(steps) {
+  for (const [run, step] of Object.entries(steps)) if (runs.has(run)) put({ ...runs.get(run), step });
+}
+
 /** Take what is told besides the runs: the state of the watch, alerts of strangers. */
 export function takeWatch(news) {
   const { degraded } = monitoring;
