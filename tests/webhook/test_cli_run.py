@@ -182,6 +182,21 @@ async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     assert "nothing guards it" not in (await site.call("status"))[1]
 
 
+async def test_a_trainer_whose_run_got_another_name_is_told(site: Site) -> None:
+    """It outlived its webhook, and the next one guards another name: `run` and `status` say what runs unguarded."""
+    site.configure(site.trainer(LEAVES))
+    first = await site.start("run")
+    await until(lambda: len(site.pids()) == 1, seconds=20)
+    first.kill()
+    await first.communicate()
+    told = f"run toy: attempt 000 still runs (PID {site.pids()[0]}), and nothing guards it"
+    second = await site.start("run", "--name", "other", "--", *site.trainer(LEAVES))
+    await until(lambda: len(site.pids()) == 2, seconds=20)
+    assert told in (await site.call("status"))[1]
+    second.send_signal(signal.SIGINT)
+    assert told in (await site.end(second))[2]
+
+
 async def test_a_locked_run_goes_on_after_a_reset(site: Site) -> None:
     """LOCKED stays LOCKED until a person resets it; then the same command starts it again."""
     site.configure(site.trainer("import os, sys; sys.exit(0 if os.path.exists('fixed') else 1)"))

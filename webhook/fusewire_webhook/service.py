@@ -20,6 +20,7 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 from fusewire.snapshots import SnapshotStore
 from fusewire.snapshots.layout import PROMOTION_FILE
 from fusewire_webhook.actuators import Actuator
+from fusewire_webhook.actuators.attempt_files import unguarded
 from fusewire_webhook.actuators.choice import actuator_of
 from fusewire_webhook.breaker.events import MonitoringChanged
 from fusewire_webhook.breaker.view import RunView
@@ -88,6 +89,8 @@ async def serving(
     folder.prepare()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.locked())
+        for words in await asyncio.to_thread(unguarded, folder.root, config.runs.keys()):
+            log.warning("%s", words)
         bound = stack.enter_context(contextlib.closing(bind(config.listen, default_port=default_port)))
         tls = tls_context(config.listen.tls)
         host, port = bound.getsockname()[:2]

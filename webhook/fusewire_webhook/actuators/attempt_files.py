@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import signal
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,22 @@ def lives(folder: Path) -> bool | None:
     except FileNotFoundError:
         return None
     return False
+
+
+def unguarded(runs_dir: Path, guarded: Collection[str]) -> list[str]:
+    """A sentence about each attempt that lives in a runs folder under a run that is not ``guarded``."""
+    found = []
+    for folder in sorted(runs_dir.glob(f"*/{attempt_files.ATTEMPTS}/*")):
+        run = folder.parents[1].name
+        if run in guarded:
+            continue
+        with contextlib.suppress(ActuatorError, OSError):  # nothing that a keeper has left
+            if lives(folder) and (kept := KeptAttempt.read(folder)):
+                found.append(
+                    f"run {run}: attempt {folder.name} still runs (PID {kept.root.pid}), and nothing guards it: "
+                    f"no run {run} is configured; guard it under its name again, or end it"
+                )
+    return found
 
 
 def _read(path: Path) -> dict[str, Any] | None:

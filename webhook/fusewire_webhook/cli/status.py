@@ -50,10 +50,10 @@ def _status(arguments: argparse.Namespace) -> int:
         print(json.dumps(overview, indent=2))
     else:
         _show(overview, detailed=arguments.run is not None)
-        if answer is None:
-            for view in overview["runs"]:
-                if view["live"] and (line := unguarded(folder, view["run"], view["attempt"])):
-                    print(line)
+        for line in _unguarded(
+            folder, overview["runs"], served=answer is not None, alone=arguments.run is not None
+        ):
+            print(line)
         address = folder.address() if answer is not None else None
         if address is not None:
             print(f"console {address.url}/")
@@ -79,7 +79,17 @@ def journaled(folder: RunsFolder) -> dict[str, Any]:
     }
 
 
-def unguarded(folder: RunsFolder, run: str, attempt: int) -> str:
+def _unguarded(folder: RunsFolder, views: list[dict[str, Any]], *, served: bool, alone: bool) -> list[str]:
+    """What to know about attempts that nobody guards; with ``alone`` only of the run that is shown."""
+    from fusewire_webhook.actuators.attempt_files import unguarded  # noqa: PLC0415
+
+    if served:
+        return [] if alone else unguarded(folder.root, {view["run"] for view in views})
+    left = ((view["run"], view["attempt"]) for view in views if view["live"])
+    return [line for run, attempt in left if (line := _left_running(folder, run, attempt))]
+
+
+def _left_running(folder: RunsFolder, run: str, attempt: int) -> str:
     """What to know about an attempt that the journal left running while no webhook serves; empty: it has ended."""
     from fusewire_webhook.actuators.attempt_files import attempt_folder, lives  # noqa: PLC0415
 
