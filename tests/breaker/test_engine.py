@@ -32,10 +32,10 @@ from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.engine import engine, guarded_run
-from fusewire_webhook.engine.effects import READ_AGAIN_SECONDS
 from fusewire_webhook.engine.evidence_protocol import ExitEvidence
 from fusewire_webhook.engine.journal import Entry
 from fusewire_webhook.engine.seen_steps import FRESH_SECONDS
+from fusewire_webhook.engine.snapshot_effects import READ_AGAIN_SECONDS
 from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.errors import CommandError, JournalError, UnknownRunError
 from tests.snapshots.support import each_once, failing_reads

@@ -20,6 +20,7 @@ from fusewire_webhook.actuators import Actuator
 from fusewire_webhook.breaker.events import Command, Event, StepsWatched
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import RunView, Target, view_of
+from fusewire_webhook.engine.blocking import Blocking
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.endpoint import Endpoint
 from fusewire_webhook.engine.evidence_protocol import Evidence
@@ -76,6 +77,7 @@ class Engine:
         self._journal = journal
         self._listeners = tuple(listeners)
         self._executor = ThreadPoolExecutor(max_workers=STORE_THREADS, thread_name_prefix="fusewire-store")
+        self._blocking = Blocking(self._executor)
         self._subscriptions: set[Subscription] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         ports = PortAllocator() if ports is None else ports
@@ -89,7 +91,7 @@ class Engine:
                     actuator=actuator,
                     evidence=evidence,
                     ports=ports,
-                    executor=self._executor,
+                    blocking=self._blocking,
                     sleep=sleep,
                 ),
                 journal=journal,
@@ -249,27 +251,11 @@ class Engine:
         Raises:
             UnknownRunError: no such run is guarded.
         """
-        return self._run(run).effects.store
+        return self._run(run).effects.snapshots.store
 
     def targets(self) -> list[Target]:
         """The exporters to scrape: listed before an attempt starts and until its end is confirmed."""
-        targets: list[Target] = []
-        for name, run in self._runs.items():
-            endpoint, state, config = run.effects.endpoint.reached, run.state, run.effects.config
-            if endpoint is None or endpoint[0] != state.attempt or not (state.live or state.stage == "start"):
-                continue
-            attempt, host, port = endpoint
-            targets.append(
-                Target(
-                    run=name,
-                    attempt=attempt,
-                    algorithm=config.algorithm,
-                    host=host,
-                    port=port,
-                    window_seconds=config.window_seconds,
-                )
-            )
-        return targets
+        return [target for run in self._runs.values() if (target := run.target()) is not None]
 
     def subscribe(self) -> Subscription:
         """Everything that is journaled from now on: an async iterator of ``(run, number, event)``; close it."""
@@ -311,7 +297,7 @@ class Engine:
             news = await self._blocking(_news, looks)
             for (run, attempt), endpoint in zip(looks, news, strict=True):
                 if endpoint is not None and run.state.live and run.state.attempt == attempt:
-                    run.effects.endpoint.listen_at(endpoint)
+                    run.effects.processes.endpoint.listen_at(endpoint)
 
     async def _tend(self) -> None:
         while True:
@@ -330,12 +316,9 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("task %s of the engine has died", task.get_name(), exc_info=error)
 
-    async def _blocking(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
-
 
 def _news(looks: Sequence[tuple[GuardedRun, int]]) -> list[Endpoint | None]:
-    return [run.effects.endpoint.news(attempt) for run, attempt in looks]
+    return [run.effects.processes.endpoint.news(attempt) for run, attempt in looks]
 
 
 def _pass(label: str) -> None:

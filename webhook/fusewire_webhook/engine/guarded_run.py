@@ -34,6 +34,7 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.breaker.view import Target
 from fusewire_webhook.breaker.words import QUIET, to_quarantine
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.journal import Journal
@@ -193,7 +194,7 @@ class GuardedRun:
         self.at_work = True
         effects, policy = self.effects, Policy.of(self.effects.config)
         if not self.state.declared:
-            first = await effects.blocking(effects.first_free_attempt)
+            first = await effects.blocking(effects.processes.first_free_attempt)
             await self.append(RunDeclared(policy=policy.to_json(), first_attempt=first))
         else:
             try:
@@ -203,15 +204,16 @@ class GuardedRun:
             if self.state.shut_down or self.state.policy != policy:
                 await self.append(RunDeclared(policy=policy.to_json()))
         if self.state.live or self.state.stage == "start":
-            endpoint = await effects.blocking(effects.endpoint.on_disk, self.state.attempt)
+            endpoint = await effects.blocking(effects.processes.endpoint.on_disk, self.state.attempt)
             if endpoint is not None:
-                effects.endpoint.listen_at(endpoint)
+                effects.processes.endpoint.listen_at(endpoint)
         self.look_after()
 
     async def _reconcile_disk(self) -> None:
         """Finish what was left half done on snapshots: renew the link, journal what happened on disk."""
-        await self.effects.blocking(self.effects.store.publish_stable)
-        on_disk = {info.name: info for info in await self.effects.blocking(self.effects.store.promoted)}
+        blocking, store = self.effects.blocking, self.effects.snapshots.store
+        await blocking(store.publish_stable)
+        on_disk = {info.name: info for info in await blocking(store.promoted)}
         known = {snapshot.name for snapshot in self.state.promoted}
         for name, info in on_disk.items():
             if name not in known and self.not_promotable(info) is None:
@@ -219,11 +221,26 @@ class GuardedRun:
                 await self.append(
                     SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence)
                 )
-        there = {info.name for info in await self.effects.blocking(self.effects.store.list)}
+        there = {info.name for info in await blocking(store.list)}
         deleted = {one.name for one in self.state.unpromoted} - there
         gone = tuple(sorted((known - on_disk.keys()) | deleted))
         if gone and self.state.stage not in {"rollback", "resume"}:
             await self.append(SnapshotsRemoved(names=gone))
+
+    def target(self) -> Target | None:
+        """The exporter to scrape: from before an attempt starts until its end is confirmed."""
+        endpoint, state, config = self.effects.processes.endpoint.reached, self.state, self.effects.config
+        if endpoint is None or endpoint[0] != state.attempt or not (state.live or state.stage == "start"):
+            return None
+        attempt, host, port = endpoint
+        return Target(
+            run=self.name,
+            attempt=attempt,
+            algorithm=config.algorithm,
+            host=host,
+            port=port,
+            window_seconds=config.window_seconds,
+        )
 
     # Doing --------------------------------------------------------------------------------------------
 
@@ -278,7 +295,7 @@ class GuardedRun:
         delay = RETRY_SECONDS
         while self.state.attempt == attempt and self.state.live:
             try:
-                exited = await self.effects.watch(attempt, handle)
+                exited = await self.effects.processes.watch(attempt, handle)
                 if self.state.attempt == attempt and self.state.live and self.state.stage != "stop":
                     await self.append(exited)
                 return
@@ -296,7 +313,7 @@ class GuardedRun:
         try:
             async with self._promoting:
                 await self._reconcile_disk()
-            removed = await self.effects.retain(self.state.attempt)
+            removed = await self.effects.snapshots.retain(self.state.attempt)
             if removed:
                 await self.append(SnapshotsRemoved(names=removed))
         except (FusewireError, JournalError, OSError) as error:
@@ -326,9 +343,9 @@ class GuardedRun:
             raise CommandError(f"{command.verb} {self.name}: {refused}")
 
     async def _go_back(self, command: Command, target: str, *, confirmed: bool) -> str | None:
-        if (damage := await self._damage(target)) is not None:
+        if (damage := await self.effects.snapshots.damage(target)) is not None:
             return damage
-        async with self.effects.changing:
+        async with self.effects.snapshots.changing:
             await self._resolve(target, command.verb)  # a rollback that was under way may have put it away
             if not confirmed:
                 await self._ask_first(command, target)
@@ -337,7 +354,7 @@ class GuardedRun:
     async def _ask_first(self, command: Command, target: str | None) -> None:
         """Return where going back to the target leaves every stable snapshot in place."""
         try:
-            newer = await self.effects.blocking(self.effects.store.after, target)
+            newer = await self.effects.blocking(self.effects.snapshots.store.after, target)
         except (FusewireError, OSError) as error:
             raise CommandError(f"{self.name}: {error}") from error
         stable = sum(info.state == "promoted" for info in newer)
@@ -357,14 +374,15 @@ class GuardedRun:
             FusewireError, OSError: the disk refused.
             JournalError: promoted on disk, but not journaled yet; the next start of the engine does.
         """
-        problems, info = await self.effects.examine(name, verify=not verified)
+        snapshots = self.effects.snapshots
+        problems, info = await snapshots.examine(name, verify=not verified)
         refused = "; ".join(problems) or (self.not_promotable(info) if info is not None else None)
         if any(known.name == name and known.rejected for known in self.state.unpromoted):
             refused = "the gate has rejected it"
         if info is None or refused:
             raise CommandError(f"{name} cannot be promoted: {refused}")
         async with self._promoting:
-            await self.append(await self.effects.promote(name, by=by, evidence=evidence, baselines=baselines))
+            await self.append(await snapshots.promote(name, by=by, evidence=evidence, baselines=baselines))
 
     def not_promotable(self, info: SnapshotInfo) -> str | None:
         """Why a snapshot must not become stable now; None: it may."""
@@ -379,15 +397,9 @@ class GuardedRun:
             return f"attempt {state.attempt} went on from step {state.resumed_step}"
         return None
 
-    async def _damage(self, snapshot: str) -> str | None:
-        """Why nobody can go back to it, as far as a quick look tells: a healthy attempt is not stopped for that."""
-        found = await self.effects.blocking(self.effects.store.verify, snapshot, "sampled")
-        state = "cannot be read now" if found.unreadable else "is damaged"
-        return None if found.ok else f"{snapshot} {state}: {'; '.join(found.problems)}"
-
     async def _resolve(self, snapshot: str, verb: str) -> str:
         back = verb == "rollback"
         try:
-            return (await self.effects.blocking(self.effects.store.find, snapshot, restorable=back)).name
+            return (await self.effects.blocking(self.effects.snapshots.store.find, snapshot, restorable=back)).name
         except (FusewireError, OSError) as error:
             raise CommandError(f"{self.name}: {error}") from error
