@@ -58,13 +58,14 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
     # a healthy attempt: nothing to find, and its end is a matter of infrastructure
     lab.exporter.extra = "rl_seconds_since_step 9"
     await lab.train(1.0)
+    await lab.until(lambda: lab.alert("TrainerStalled", "firing"))
     lab.exporter.extra = "rl_seconds_since_step 0"
     name = lab.snapshot()
-    await lab.train(1.0)
+    await lab.until(lambda: lab.silent("TrainerStalled"))
+    await lab.until(lab.seen, rate=0.0)
     exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
     assert (exit_evidence.failure_class, exit_evidence.reasons) == ("infrastructure", ())
-    assert exit_evidence.step is not None
-    assert abs(exit_evidence.step - lab.exporter.step) < 50
+    assert exit_evidence.step == int(lab.exporter.step)
     assert await evidence.unclean_since(RUN, 0, name) == ()
 
     # a stall that is over: recorded, never acted on
@@ -74,10 +75,10 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
 
     # a pending alert makes the exit a divergence
     lab.exporter.signals["value_loss"] = 99.0
-    await lab.train(0.5)
+    await lab.until(lambda: lab.alert("ValueLossExplosion", "pending"))
     exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
-    assert exit_evidence.failure_class == "divergence"
-    assert exit_evidence.reasons == ("ValueLossExplosion was pending",)
+    told = (exit_evidence.failure_class, exit_evidence.reasons)
+    assert told == ("divergence", ("ValueLossExplosion was pending",))
     assert await evidence.unclean_since(RUN, 0, name) == ("ValueLossExplosion was pending",)
 
     # a trainer that died meanwhile is judged by what was pending at its last scrape, also some time later
@@ -89,13 +90,15 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
 
     # a NaN makes it one too
     lab.exporter.signals["value_loss"] = float("nan")
-    await lab.train(2.0)
-    exit_evidence = await evidence.exit_evidence(RUN, 0, lab.run_dir)
-    assert exit_evidence.reasons == ("value_loss was not finite",)
+
+    async def only_the_nan_is_left() -> bool:
+        return (await evidence.exit_evidence(RUN, 0, lab.run_dir)).reasons == ("value_loss was not finite",)
+
+    await lab.until(only_the_nan_is_left)
 
     # an alert that fires undelivered is reported once, with its annotations
     lab.exporter.signals["approx_kl"] = 0.75
-    await lab.train(0.5)
+    await lab.until(lambda: lab.alert("KLSpike", "firing"))
     assert await reconciler.look() == 1
     assert await reconciler.look() == 0
     trip = engine.of(AlertReported)[1]
@@ -111,7 +114,13 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
 
     # a silence pauses, its end resumes: on a label that only the alert has, and where Alertmanager alone can tell
     lab.exporter.signals["value_loss"] = 99.0
-    await lab.train(0.5)
+    await lab.until(lambda: lab.alert("ValueLossExplosion", "pending"))
+
+    async def delivered() -> bool:
+        alerts = await lab.alertmanager.alerts()
+        return any(alert.labels["alertname"] == "KLSpike" for alert in alerts)
+
+    await lab.until(delivered)
     watch = SilenceWatch(engine, alertmanager=lab.alertmanager, prometheus=prometheus)
     for name, value, regex in (("instance", f"127.0.0.1:{lab.port}", False), ("run", rf"\Q{RUN}\E", True)):
         identifier = await silence(lab, name, value, regex=regex)
@@ -134,8 +143,14 @@ async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:
 
 
 async def test_switch_survives_restarts_and_sees_a_dead_prometheus(start_lab: Start) -> None:
-    """Both servers restart within 2 s: no alarm. Prometheus stays away: announced. Back again: announced."""
+    """Both servers restart between two questions: no alarm. Prometheus stays away: announced. Back: announced."""
     lab = await start_lab(rule_file(TRIP_RULE, WATCHDOG_RULE), scraped=False)
+    children = (lab.stack.children["alertmanager"], lab.stack.children["prometheus"])
+    begun = time.monotonic()
+    for child in children:
+        await child.close()
+        await child.start()
+    restarts = time.monotonic() - begun
     await lab.until(lambda: lab.evaluated("Watchdog"))
     told: list[WatchStatus] = []
 
@@ -145,26 +160,24 @@ async def test_switch_survives_restarts_and_sees_a_dead_prometheus(start_lab: St
     switch = DeadMansSwitch(
         prometheus=lab.prometheus,
         alertmanager=lab.alertmanager,
-        ask_every=2.0,
+        ask_every=2 * restarts,  # of both servers, so that this machine restarts one of them in less for sure
         period=0.1,
         on_change=tell,
     )
     task = asyncio.create_task(switch.run())
     try:
-        for child in (lab.stack.children["alertmanager"], lab.stack.children["prometheus"]):
+        for child in children:
             await asyncio.sleep(0.5)
-            started = time.monotonic()
             await child.close()
             await child.start()
-            assert time.monotonic() - started < 2.0
         await lab.until(lambda: beat(lab, switch))
         assert told == []
         prometheus = lab.stack.children["prometheus"]
         await prometheus.close()
-        await asyncio.sleep(4.5)
+        await lab.until(lambda: bool(told))
         assert [list(status.problems) for status in told] == [["prometheus"]]
         await prometheus.start()
-        await asyncio.sleep(2.5)
+        await lab.until(lambda: len(told) > 1)
         assert [status.degraded for status in told] == [True, False]
     finally:
         task.cancel()
