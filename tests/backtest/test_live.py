@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +14,7 @@ from fusewire_webhook.backtest.live import read_live
 from fusewire_webhook.backtest.model import LogError
 from fusewire_webhook.backtest.pack import Pack
 from fusewire_webhook.backtest.session import Options, backtest
+from servers import running
 
 pytestmark = pytest.mark.stack
 
@@ -64,34 +63,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "in.txt", data],
         check=True, capture_output=True,
     )  # fmt: skip
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server = subprocess.Popen(
-        [
-            "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}",
-            f"--web.listen-address={address}",
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        await_ready(f"http://{address}/-/ready")
-        yield f"http://{address}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def await_ready(address: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-        except OSError:
-            assert time.monotonic() < deadline, "Prometheus did not become ready"
-            time.sleep(0.1)
-        else:
-            return
+    prometheus = ("prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data")
+    with running(*prometheus, folder=folder) as server:
+        yield server.url
 
 
 def test_rows_are_the_scrapes_in_which_the_counter_moved(url: str) -> None:

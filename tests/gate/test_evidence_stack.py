@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -15,9 +14,9 @@ import pytest
 
 from fusewire.attempt import AttemptParameters
 from fusewire.snapshots import NullObserver, SnapshotWriter, snapshot_name
-from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.watch.evidence import PrometheusEvidence
 from fusewire_webhook.watch.prometheus import Prometheus
+from servers import running
 
 pytestmark = pytest.mark.stack
 
@@ -84,29 +83,10 @@ def _fill(folder: Path, text: str) -> None:
 async def remembering(folder: Path, text: str) -> AsyncIterator[Prometheus]:
     """A Prometheus that scrapes nothing and remembers what the text says."""
     await asyncio.to_thread(_fill, folder, text)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server = await asyncio.create_subprocess_exec(
-        "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={address}",
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
+    command = ("prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data")
+    with running(*command, folder=folder) as server:
         async with aiohttp.ClientSession() as session:
-            prometheus = Prometheus(f"http://{address}", session=session)
-            end = time.monotonic() + 60
-            while True:
-                try:
-                    await prometheus.ready()
-                except PrometheusError:
-                    assert time.monotonic() < end, "Prometheus did not become ready"
-                    await asyncio.sleep(0.1)
-                else:
-                    break
-            yield prometheus
-    finally:
-        server.terminate()
-        await server.wait()
+            yield Prometheus(server.url, session=session)
 
 
 async def test_what_was_unclean_hours_ago_is_still_known_and_what_was_not_seen_is_unknown(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from fusewire_webhook.stack import free_port
 from fusewire_webhook.stack.binaries import find_binaries
 from paging.site import Mailbox, local
+from servers import running
 
 pytestmark = pytest.mark.stack
 
@@ -26,12 +26,14 @@ class Paging:
         self.mailbox = mailbox
         self.posted: list[dict[str, Any]] = []
         """Alerts that the webhook got."""
+        self.came = asyncio.Event()
         self.tokens: set[str | None] = set()
         self.url = ""
 
     async def take(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers.get("Authorization"))
         self.posted += (await request.json())["alerts"]
+        self.came.set()
         return web.Response()
 
     async def fire(self, *alerts: dict[str, str]) -> None:
@@ -46,10 +48,18 @@ class Paging:
 
     async def mailed(self, subject: str) -> None:
         """Wait until a mail with this subject has come."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while subject not in self.mailbox.subjects():
                 self.mailbox.came.clear()
                 await self.mailbox.came.wait()
+
+    async def names(self, count: int) -> set[str]:
+        """Names of the alerts that the webhook got, once there are so many."""
+        async with asyncio.timeout(60):
+            while len(names := {alert["labels"]["alertname"] for alert in self.posted}) < count:
+                self.came.clear()
+                await self.came.wait()
+        return names
 
 
 @pytest.fixture
@@ -66,32 +76,13 @@ async def paging(tmp_path: Path) -> AsyncIterator[Paging]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         config = local(tmp_path, webhook=f"http://{host}:{port}/alerts", smtp=mailbox.address)
-        site.url = f"http://127.0.0.1:{free_port()}"
-        with (tmp_path / "alertmanager.log").open("wb") as log:
-            server = await asyncio.create_subprocess_exec(
-                program, f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
-                f"--web.listen-address={site.url.removeprefix('http://')}", "--cluster.listen-address=",
-                stdout=log, stderr=log,
-            )  # fmt: skip
+        command = (program, f"--config.file={config}", "--storage.path=data", "--cluster.listen-address=")
         try:
-            await _ready(site.url)
-            yield site
+            with running(*command, folder=tmp_path) as server:
+                site.url = server.url
+                yield site
         finally:
-            server.terminate()
-            await server.wait()
             await runner.cleanup()
-
-
-async def _ready(url: str) -> None:
-    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
-        while True:
-            try:
-                async with http.get(f"{url}/-/ready") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 def trip(run: str, name: str = "KLSpike") -> dict[str, str]:
@@ -112,7 +103,7 @@ async def test_a_trip_is_acted_on_and_told(paging: Paging) -> None:
     """A trip alert reaches the webhook with its token, and people by mail, readable in text and HTML."""
     await paging.fire(trip("cartpole"))
     await paging.mailed("[TRIP] cartpole: KLSpike")
-    assert [alert["labels"]["alertname"] for alert in paging.posted][:1] == ["KLSpike"]
+    assert await paging.names(1) == {"KLSpike"}
     assert paging.tokens == {"Bearer secret"}
     text, html = paging.mailbox.body("plain"), paging.mailbox.body("html")
     assert "rolls back to the last stable snapshot" in text
@@ -129,7 +120,7 @@ async def test_symptoms_of_a_tripped_run_are_silent(paging: Paging) -> None:
     await paging.mailed("[warning] b: ReturnDrawdown")
     await paging.mailed("[LOCKED] a: BreakerLocked")
     assert "[warning] a: ReturnDrawdown" not in paging.mailbox.subjects()
-    assert {alert["labels"]["alertname"] for alert in paging.posted} == {"KLSpike", "NonFiniteValue"}
+    assert await paging.names(2) == {"KLSpike", "NonFiniteValue"}
 
 
 async def test_warnings_of_the_next_attempt_are_heard(paging: Paging) -> None:
@@ -148,4 +139,4 @@ async def test_a_blind_watch_is_told_past_the_webhook(paging: Paging) -> None:
     degraded = {"alertname": "WatchDegraded", "action": "notify", "severity": "page", "part": "watchdog"}
     await paging.fire(trip("a"), degraded)
     await paging.mailed("[PAGE] WatchDegraded")
-    assert "WatchDegraded" not in {alert["labels"]["alertname"] for alert in paging.posted}
+    assert await paging.names(1) == {"KLSpike"}

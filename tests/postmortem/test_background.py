@@ -227,7 +227,7 @@ async def test_trip_of_a_served_run_leaves_its_postmortem(tmp_path: Path) -> Non
             assert response.status == 200
         path = postmortem_path(tmp_path / "runs" / "cartpole", 0)
         await until(lambda: service.engine.view("cartpole").attempt == 1)
-        await until(path.exists, seconds=30)
+        await until(path.exists)
         listed = f"{service.url}/api/runs/cartpole/postmortems"
         async with session.get(listed) as response:
             (found,) = (await response.json())["postmortems"]

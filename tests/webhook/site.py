@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import subprocess
@@ -28,11 +29,17 @@ from fusewire_webhook.settings.config import (
 ALERT_TOKEN, COMMAND_TOKEN = "alert-token-3f9b1c7d", "command-token-8a2e6d40"
 
 
+@functools.cache
+def _taken() -> socket.socket:
+    """A port on which nobody listens, and nobody else ever will."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    return taken
+
+
 def away() -> str:
     """Address of a server that refuses connections."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{_taken().getsockname()[1]}"
 
 
 def configured(folder: Path, *names: str, **changes: Any) -> Config:
@@ -63,9 +70,9 @@ async def call(*arguments: str) -> int:
     return await asyncio.to_thread(main, [str(argument) for argument in arguments])
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + seconds
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds, however long a busy machine takes for it."""
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ async def test_trainers_outlive_the_service(site: Site) -> None:
     """A restart of the service does not touch the trainer: the next one finds it and goes on."""
     site.configure(site.trainer(LEAVES))
     first = await site.start("serve")
-    await until(lambda: len(site.pids()) == 1 and address(site).get("pid") == first.pid, seconds=20)
+    await until(lambda: len(site.pids()) == 1 and address(site).get("pid") == first.pid)
     first.send_signal(signal.SIGTERM)
     code, _, error = await site.end(first)
     assert code == 0
@@ -33,7 +33,7 @@ async def test_trainers_outlive_the_service(site: Site) -> None:
     assert address(site) == {}
     assert len(site.left()) == 1
     second = await site.start("serve")
-    await until(lambda: address(site).get("pid") == second.pid, seconds=20)
+    await until(lambda: address(site).get("pid") == second.pid)
     await asyncio.sleep(0.5)
     assert len(site.pids()) == 1
     code, out, _ = await site.call("replay", "toy")
@@ -44,16 +44,19 @@ async def test_an_alert_becomes_a_restart(site: Site) -> None:
     """Alertmanager's POST stops the real trainer and starts the next attempt; a repetition does nothing."""
     site.configure(site.trainer(LEAVES))
     process = await site.start("serve")
-    await until(lambda: len(site.pids()) == 1 and address(site).get("pid") == process.pid, seconds=20)
+    await until(lambda: len(site.pids()) == 1 and address(site).get("pid") == process.pid)
     labels = {"alertname": "KLSpike", "run": "toy", "attempt": "0", "action": "trip", "class": "divergence"}
     alert = {"status": "firing", "labels": labels, "annotations": {"summary": "KL is high"}}
     async with aiohttp.ClientSession() as session:
         for expected in (2, 2):
             async with session.post(f"{address(site)['url']}/alerts", json={"alerts": [alert]}) as response:
                 assert response.status == 200
-            await until(lambda n=expected: len(site.pids()) == n, seconds=20)
-        async with session.get(f"{address(site)['url']}/api/runs/toy") as response:
-            view = await response.json()
+            await until(lambda n=expected: len(site.pids()) == n)
+        view: dict[str, object] = {}
+        async with asyncio.timeout(60):
+            while view.get("state") != "half_open":  # what has come up is journaled a moment later
+                async with session.get(f"{address(site)['url']}/api/runs/toy") as response:
+                    view = await response.json()
         async with session.get(f"{address(site)['url']}/metrics") as response:
             metrics = await response.text()
     assert (view["state"], view["attempt"], view["lr_scale"]) == ("half_open", 1, 0.5)
@@ -71,7 +74,7 @@ async def test_serve_beside_running_servers(site: Site) -> None:
     fast = "scrape_interval_seconds: 250ms"
     site.configure(site.trainer(LEAVES), prometheus=f"{{{fast}, rule_files: ['preset:demo']}}", alertmanager="{}")
     guard = await site.start("run")
-    await until(lambda: len(site.pids()) == 1, seconds=30)
+    await until(lambda: len(site.pids()) == 1)
     line = (await guard.stdout.readuntil(b"Alertmanager http://")) if guard.stdout else b""
     rest = await guard.stdout.readline() if guard.stdout else b""
     prometheus = line.decode().rpartition("Prometheus ")[2].partition(",")[0]

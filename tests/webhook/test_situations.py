@@ -162,15 +162,21 @@ async def test_an_alert_for_people_only(sender: Sender) -> None:
 
 async def test_one_runs_alert_leaves_the_others_alone(tmp_path: Path) -> None:
     """A trip of one run, with a slow stop, delays neither another run's intake nor its restart."""
-    actuator = FakeActuator()
+    stopped = asyncio.Event()
+
+    async def take(seconds: float) -> None:
+        if seconds:
+            await stopped.wait()
+
+    actuator = FakeActuator(stop_seconds=60.0, sleep=take)
     config = configured(tmp_path, "cartpole", "other")
     async with served(config, actuator) as service, aiohttp.ClientSession() as session:
         sender = Sender(service, actuator, session)
-        actuator.stop_seconds = 2.0
         await sender.post(alert())
         await until(lambda: actuator.stops == [("cartpole", 0)])
         actuator.stop_seconds = 0.0
         await sender.post(alert(run="other"))
         await until(lambda: actuator.alive("other") == [1])
         assert actuator.alive("cartpole") == [0]
+        stopped.set()
         await sender.restarted(1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,40 +18,30 @@ from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import AlertReported
 from fusewire_webhook.stack.binaries import find_binaries
 from fusewire_webhook.stack.generate import WebhookAddress, alertmanager_config
+from servers import Server, running
 
 from .site import configured, served, until
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One Alertmanager of the cluster."""
+async def tell(peer: Server, labels: dict[str, str]) -> None:
+    """Report a firing alert, as Prometheus does every few seconds."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{peer.url}/api/v2/alerts", json=[{"labels": labels}]) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
 
-    process: asyncio.subprocess.Process
-    url: str
 
-    async def tell(self, labels: dict[str, str]) -> None:
-        """Report a firing alert, as Prometheus does every few seconds."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/api/v2/alerts", json=[{"labels": labels}]) as answer,
-        ):
-            assert answer.status == 200, await answer.text()
-
-    async def sees_its_peer(self) -> bool:
-        """Has the cluster come together?"""
-        with contextlib.suppress(aiohttp.ClientConnectionError):
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"{self.url}/api/v2/status") as answer,
-            ):
-                cluster = (await answer.json())["cluster"]
-                return cluster["status"] == "ready" and len(cluster["peers"]) == 2
-        return False
+async def cluster(peer: Server) -> dict[str, Any]:
+    """What this peer says of the cluster."""
+    async with aiohttp.ClientSession() as session, session.get(f"{peer.url}/api/v2/status") as answer:
+        found: dict[str, Any] = (await answer.json())["cluster"]
+        return found
 
 
 @contextlib.asynccontextmanager
-async def two_peers(folder: Path, webhook_url: str) -> AsyncIterator[tuple[Peer, Peer]]:
-    """A cluster with a peer timeout of 2 s, on free ports."""
+async def two_peers(folder: Path, webhook_url: str) -> AsyncIterator[tuple[Server, Server]]:
+    """A cluster with a peer timeout of 2 s, whose first member is first to deliver."""
     program = find_binaries(prometheus=False, alertmanager=True).alertmanager
     assert program is not None
     address = urlsplit(webhook_url)
@@ -60,41 +49,22 @@ async def two_peers(folder: Path, webhook_url: str) -> AsyncIterator[tuple[Peer,
     assert address.port is not None
     config = alertmanager_config(webhook=WebhookAddress(host=address.hostname, port=address.port))
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
-    web, gossip = free_ports(2), free_ports(2)
-    peers: list[Peer] = []
-    try:
-        for number in range(2):
-            process = await asyncio.create_subprocess_exec(
-                program,
-                f"--config.file={folder / 'alertmanager.yml'}",
-                f"--storage.path={folder / f'peer-{number}'}",
-                f"--web.listen-address=127.0.0.1:{web[number]}",
-                f"--cluster.listen-address=127.0.0.1:{gossip[number]}",
-                f"--cluster.peer=127.0.0.1:{gossip[1 - number]}",
-                "--cluster.peer-timeout=2s",
-                "--cluster.settle-timeout=2s",
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-            peers.append(Peer(process, f"http://127.0.0.1:{web[number]}"))
-        async with asyncio.timeout(60):
-            while not all([await peer.sees_its_peer() for peer in peers]):  # noqa: ASYNC110 - servers to be asked
-                await asyncio.sleep(0.1)
-        yield peers[0], peers[1]
-    finally:
-        for peer in peers:
-            with contextlib.suppress(ProcessLookupError):
-                peer.process.send_signal(signal.SIGCONT)
-                peer.process.kill()
-            await peer.process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody holds now."""
+    command = (
+        program, f"--config.file={folder / 'alertmanager.yml'}", "--storage.path=data",
+        "--cluster.listen-address=127.0.0.1:0", "--cluster.peer-timeout=2s", "--cluster.settle-timeout=2s",
+    )  # fmt: skip
+    folders = [folder / f"peer-{number}" for number in range(2)]
+    for one in folders:
+        one.mkdir()
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        first = stack.enter_context(running(*command, folder=folders[0]))
+        (member,) = (await cluster(first))["peers"]
+        second = stack.enter_context(running(*command, f"--cluster.peer={member['address']}", folder=folders[1]))
+        async with asyncio.timeout(60):
+            for peer in (first, second):
+                while (seen := await cluster(peer))["status"] != "ready" or len(seen["peers"]) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        yield first, second
 
 
 @pytest.mark.stack
@@ -115,13 +85,13 @@ async def test_both_peers_deliver_and_the_first_dies_in_between(tmp_path: Path) 
 
         # the second peer is cut off while the first one delivers, so it never hears that this was done
         two.process.send_signal(signal.SIGSTOP)
-        await one.tell(labels)
-        async with asyncio.timeout(20):
+        await tell(one, labels)
+        async with asyncio.timeout(60):
             await next_delivery()
         one.process.kill()
         two.process.send_signal(signal.SIGCONT)
-        await two.tell(labels)
-        async with asyncio.timeout(20):
+        await tell(two, labels)
+        async with asyncio.timeout(60):
             await next_delivery()
         await until(lambda: service.engine.view("a").attempt == 1 and service.engine.view("a").live)
         view = service.engine.view("a")
