@@ -59,7 +59,7 @@ def scrape(run: fusewire.Run, query: str = "") -> dict[str, float]:
     return samples(text)
 
 
-def eventually(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true value of ``check()``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -101,7 +101,16 @@ class Trainer:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def wait(self, seconds: float = 20.0) -> tuple[int, str]:
+    def lingers(self) -> str:
+        """What it wrote to standard error until it waits to be scraped once more."""
+        assert self.process.stderr is not None
+        said = ""
+        while "waiting up to" not in said:
+            said += (line := self.process.stderr.readline())
+            assert line, said
+        return said
+
+    def wait(self, seconds: float = 60.0) -> tuple[int, str]:
         """Its exit code, and what it wrote to standard error."""
         _, errors = self.process.communicate(timeout=seconds)
         return self.process.returncode, errors

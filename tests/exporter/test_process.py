@@ -91,52 +91,58 @@ CRASH = 'run.step(step + 1, value_loss=math.nan); raise FloatingPointError("loss
 
 def test_a_crash_is_scraped_once_more(train: Train) -> None:
     """A trainer that dies of its NaN stays until it has been scraped; then it goes at once, with its traceback."""
-    trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="60")
+    trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="600")
     port = int(trainer.line())
-    eventually((trainer.attempt_dir / "last-values.json").exists)
+    errors = trainer.lingers()
     time.sleep(0.3)
     assert trainer.process.poll() is None
     seen = samples(fetch(port)[1])
     assert seen['rl_nonfinite_total{signal="value_loss"}'] == 1
-    code, errors = trainer.wait(5)
-    assert code == 1
+    assert trainer.wait()[0] == 1
     assert "FloatingPointError: loss is NaN" in errors
 
 
 def test_a_crash_that_nobody_scrapes(train: Train) -> None:
     """It lingers no longer than it was told to."""
     trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="0.5")
-    trainer.line()
+    trainer.lingers()
     assert trainer.wait(10)[0] == 1
 
 
 def test_lingers_two_intervals(train: Train) -> None:
     """The linger after a crash is bounded by two observed scrape intervals."""
     body = "signal.signal(signal.SIGUSR1, lambda *_: (_ for _ in ()).throw(RuntimeError('told to crash')))"
-    trainer = train(loop(before=body), FUSEWIRE_LINGER_SECONDS="60")
+    trainer = train(loop(before=body), FUSEWIRE_LINGER_SECONDS="600")
     port = int(trainer.line())
     for _ in range(3):
         fetch(port)
         time.sleep(0.2)
     trainer.process.send_signal(signal.SIGUSR1)
-    assert trainer.wait(20)[0] == 1
+    assert trainer.wait()[0] == 1
 
 
 STOP_ON_SIGNAL = "signal.signal(signal.SIGUSR1, lambda *_: run.request_stop())"
+SAY_WAITING = """
+    from fusewire.lingering import Scrapes
+    plain = Scrapes.wait_since
+    Scrapes.wait_since = lambda *args: (print("waiting", flush=True), plain(*args))[1]
+"""
 
 
 def test_complete_waits_to_be_scraped(train: Train) -> None:
     """What is scraped is seen to its last step before complete() says that it is finished; then it goes at once."""
-    trainer = train(loop(before=STOP_ON_SIGNAL, after="run.complete()"), FUSEWIRE_LINGER_SECONDS="60")
+    before = STOP_ON_SIGNAL + SAY_WAITING
+    trainer = train(loop(before=before, after="run.complete()"), FUSEWIRE_LINGER_SECONDS="600")
     port = int(trainer.line())
     fetch(port)
     trainer.process.send_signal(signal.SIGUSR1)
+    assert trainer.line() == "waiting"
     time.sleep(0.5)
     assert trainer.process.poll() is None
     assert not (trainer.attempt_dir / "completed.json").exists()
     seen = samples(fetch(port)[1])
     assert seen['rl_phase{phase="complete"}'] == 1
-    assert trainer.wait(5)[0] == 0
+    assert trainer.wait()[0] == 0
     assert json.loads((trainer.attempt_dir / "completed.json").read_text())["step"] == seen["rl_step"]
 
 
@@ -150,30 +156,31 @@ def test_complete_where_nobody_scrapes_any_more(train: Train, scrapes: int) -> N
         time.sleep(0.2)
     time.sleep(0.8)
     trainer.process.send_signal(signal.SIGUSR1)
-    assert trainer.wait(20)[0] == 0
+    assert trainer.wait()[0] == 0
     assert (trainer.attempt_dir / "completed.json").exists()
 
 
 def test_complete_before_the_first_scrape(train: Train) -> None:
     """A supervised trainer that has finished before it was ever scraped waits for the first one."""
-    trainer = train(loop(body="break", after="run.complete()"), supervised=True)
+    script = loop(before=SAY_WAITING, body="break", after="run.complete()")
+    trainer = train(script, supervised=True, FUSEWIRE_LINGER_SECONDS="600")
     port = int(trainer.line())
+    assert trainer.line() == "waiting"
     time.sleep(0.5)
     assert trainer.process.poll() is None
     fetch(port)
-    assert trainer.wait(5)[0] == 0
+    assert trainer.wait()[0] == 0
 
 
 def test_sigterm_ends_the_wait_of_complete(train: Train) -> None:
     """A supervisor that stops a trainer which waits to be scraped does not have to wait."""
-    after = "print('complete', flush=True); run.complete()"
-    trainer = train(loop(before=STOP_ON_SIGNAL, after=after), FUSEWIRE_LINGER_SECONDS="600")
+    before = STOP_ON_SIGNAL + SAY_WAITING
+    trainer = train(loop(before=before, after="run.complete()"), FUSEWIRE_LINGER_SECONDS="600")
     fetch(int(trainer.line()))
     trainer.process.send_signal(signal.SIGUSR1)
-    assert trainer.line() == "complete"
-    time.sleep(0.3)
+    assert trainer.line() == "waiting"
     trainer.process.send_signal(signal.SIGTERM)
-    assert trainer.wait(10)[0] == 0
+    assert trainer.wait()[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -210,18 +217,15 @@ def test_for_how_long_a_scrape_is_expected(gaps: list[float], silent: float, sec
 def test_no_lingering(train: Train, body: str, after: str, code: int) -> None:
     """After complete(), a requested stop, Ctrl-C, a chosen exit or a crash that nobody watches there is no wait."""
     trainer = train(loop(body=body, after=after), FUSEWIRE_LINGER_SECONDS="600")
-    assert trainer.wait(20)[0] == code
+    assert trainer.wait()[0] == code
 
 
 def test_sigterm_ends_the_lingering(train: Train) -> None:
     """A supervisor that stops a lingering trainer does not have to wait."""
     trainer = train(loop(body=CRASH), supervised=True, FUSEWIRE_LINGER_SECONDS="600")
-    trainer.line()
-    assert trainer.process.stderr is not None
-    while "waiting up to" not in trainer.process.stderr.readline():
-        pass
+    trainer.lingers()
     trainer.process.send_signal(signal.SIGTERM)
-    assert trainer.wait(10)[0] == 1
+    assert trainer.wait()[0] == 1
 
 
 def test_killed_right_after_a_nan(train: Train) -> None:
@@ -265,12 +269,14 @@ FORK = """
 def test_a_forked_child_can_be_ended(train: Train) -> None:
     """A forked worker does not inherit the trainer's SIGTERM handler: it dies of it."""
     trainer = train(
-        FORK.format(child="time.sleep(600)", parent="print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))")
+        FORK.format(
+            child="print('child', flush=True); time.sleep(600)",
+            parent="print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+        )
     )
     trainer.line()
-    child = int(trainer.line())
-    time.sleep(0.2)
-    os.kill(child, signal.SIGTERM)
+    told = {trainer.line(), trainer.line()}
+    os.kill(int((told - {"child"}).pop()), signal.SIGTERM)
     assert trainer.line() == str(-signal.SIGTERM)
 
 
@@ -295,7 +301,7 @@ def test_a_forked_child_frees_the_port(train: Train) -> None:
     trainer = train(FORK.format(child="time.sleep(600)", parent="os._exit(0)"))
     port = int(trainer.line())
     child = int(trainer.line())
-    trainer.process.wait(10)
+    trainer.process.wait(60)
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
