@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fusewire.errors import SnapshotError
-from fusewire.snapshots import FileLayer, SnapshotStore, read_manifest
+from fusewire.snapshots import FileLayer, SnapshotStore, load_state, read_manifest
 
 from .support import Recorder, small_state, writer
 
@@ -263,3 +268,62 @@ def test_everything_is_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
             assert manifest < effects.last("fsync", f"{staging}/inner") < named
         assert manifest < effects.last("fsync", staging) < named
         assert effects.log[named + 1] == ("fsync", "snapshots")
+
+
+def cached_share(path: Path) -> float:
+    """How much of the file at ``path`` the page cache holds."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as memory:
+        resident = np.empty(-(-len(memory) // mmap.PAGESIZE), np.uint8)
+        start = np.frombuffer(memory, np.uint8).ctypes.data
+        asked = ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), ctypes.c_void_p(resident.ctypes.data)
+        )
+    assert asked == 0
+    return float((resident & 1).mean())
+
+
+def test_a_large_state_leaves_the_page_cache_to_the_training(tmp_path: Path) -> None:
+    """Of a state that was written only the edges are in the page cache, where the file system allows that."""
+    probe = tmp_path / "probe"
+    try:
+        fd = os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    except OSError:
+        pytest.skip("the file system knows no O_DIRECT")
+    os.write(fd, mmap.mmap(-1, mmap.PAGESIZE))
+    os.close(fd)
+    if cached_share(probe):
+        pytest.skip("the file system keeps everything in memory")
+    one = writer(tmp_path)
+    one.save(1, {"w": np.arange(2_500_001, dtype=np.float32)})
+    one.close()
+    [info] = SnapshotStore(tmp_path).list()
+    assert cached_share(info.path / "state.safetensors") < 0.01
+
+
+@pytest.fixture
+def without_direct(tmp_path: Path) -> Iterator[Path]:
+    """A file system that refuses O_DIRECT."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "ramfs", "fusewire-test", str(mount)], capture_output=True, check=False, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"no mount here: {done.stderr.strip()}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("where", ["tmp_path", "without_direct"])
+@pytest.mark.parametrize("size", [(4 << 20) - 1, 4 << 20, (5 << 20) + 5])
+def test_every_byte_of_a_large_state_arrives(request: pytest.FixtureRequest, where: str, size: int) -> None:
+    """Whatever its length, and whether or not the file system lets its bytes pass the page cache by."""
+    run_dir = request.getfixturevalue(where)
+    values = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    observer = Recorder()
+    one = writer(run_dir, observer=observer)
+    one.save(1, {"w": values})
+    one.close()
+    assert observer.failures == []
+    [info] = SnapshotStore(run_dir).list()
+    np.testing.assert_array_equal(load_state(info.path)["w"], values)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fusewire.errors import SnapshotError
+from fusewire.snapshots.filelayer import ALIGNMENT
 from fusewire.snapshots.finite import all_finite
 from fusewire.snapshots.tree import Leaf, TreeEncoder
 
@@ -144,8 +145,9 @@ def _record_event(device: Any) -> Any:
 
 
 def _header(entries: dict[str, Any]) -> bytes:
+    """With its length before it, and padded so that the bytes behind it can be written past the page cache."""
     text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 
 
