@@ -259,6 +259,19 @@ async def test_replay_proves_the_state(config: Config, capsys: pytest.CaptureFix
     assert "lr_scale: the journal gives 1.0, the webhook says 0.25" in capsys.readouterr().out
 
 
+async def test_the_journal_of_a_webhook_that_ended_has_the_last_step_it_saw(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``status`` says the same step before and after the end, however little of it was journaled in between."""
+    async with served(config, FakeActuator()) as service:
+        attempt = service.engine.view("cartpole").attempt
+        service.engine.saw("cartpole", StepsWatched(attempt=attempt, step=70, watched=7))
+        assert service.engine.view("cartpole").journaled_step == 0
+    assert await call("status", "cartpole", "--json", "--runs", config.runs_dir) == 0
+    (view,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (view["step"], view["live"]) == (70, True)
+
+
 @pytest.mark.parametrize("command", ["log", "replay", "status"])
 async def test_an_unknown_run_is_one_line(config: Config, capsys: pytest.CaptureFixture[str], command: str) -> None:
     """Exit code 2 and the folder's name."""
