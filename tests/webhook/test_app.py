@@ -207,6 +207,13 @@ async def test_garbage_is_counted_by_its_reason(serve: Open, data: bytes, reason
     assert (await samples(client))[f'fusewire_intake_errors_total{{reason="{reason}"}}'] == 1
 
 
+async def test_a_body_that_is_not_packed_as_it_says_is_garbage(serve: Open) -> None:
+    """4xx and counted: sent again it would be no better."""
+    client = await serve()
+    assert (await client.post("/alerts", data=b"no gzip", headers={"Content-Encoding": "gzip"})).status == 400
+    assert (await samples(client))['fusewire_intake_errors_total{reason="not_readable"}'] == 1
+
+
 async def test_a_bad_alert_is_refused_after_its_neighbours_are_stored(serve: Open, engine: Engine) -> None:
     """400 says that something was unreadable; what was readable is durable all the same."""
     client = await serve()
@@ -326,6 +333,18 @@ async def test_a_resume_may_dismiss_what_the_pause_held(serve: Open, engine: Eng
     assert event.payload()["dismiss"] is True
     assert (await client.post("/api/runs/cartpole/pause", json=body)).status == 400
     assert (await client.post("/api/runs/cartpole/resume", json={**body, "dismiss": "yes"})).status == 400
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["[" * 100_000, '{"who":' * 100_000, '{"who": "ada", "why": "bad", "snapshot": "s", "scratch": true}'],
+)
+async def test_a_command_that_cannot_be_understood_is_refused(serve: Open, engine: Engine, sent: str) -> None:
+    """400 and nothing happens, also where it nests too deep or names a snapshot and none."""
+    client = await serve()
+    headers = {"Content-Type": "application/json"}
+    assert (await client.post("/api/runs/cartpole/rollback", data=sent, headers=headers)).status == 400
+    assert engine.events == []
 
 
 async def test_a_command_is_confirmed_only_by_its_field(serve: Open, engine: Engine) -> None:

@@ -101,7 +101,7 @@ async def _command(request: web.Request) -> web.StreamResponse:
         raise web.HTTPUnsupportedMediaType(text="send the command as application/json")
     try:
         body = await request.json()
-    except ValueError as error:
+    except (ValueError, RecursionError, web.RequestPayloadError) as error:
         raise _bad(f"the body is not JSON: {error}") from error
     command = command_of(verb, body, at=deps.clock())
     deps.engine.view(run)  # an unknown run gets no turn
@@ -125,6 +125,8 @@ def command_of(verb: str, body: Any, *, at: float) -> Command:
     snapshot, scratch, source = body.get("snapshot"), body.get("scratch", False), body.get("source", "api")
     if not isinstance(snapshot, str | None) or not isinstance(scratch, bool):
         raise _bad("'snapshot' must be a text and 'scratch' true or false")
+    if snapshot is not None and scratch:
+        raise _bad("'snapshot' and 'scratch' say two things: send one of them")
     dismiss = body.get("dismiss", False)
     if not isinstance(dismiss, bool) or (dismiss and verb != "resume"):
         raise _bad("'dismiss' must be true or false, and goes with resume")

@@ -110,6 +110,11 @@ class Receiver:
         except web.HTTPException:
             self._metrics.intake_error("not_readable")
             raise
+        except web.RequestPayloadError as error:
+            self._metrics.intake_error("not_readable")
+            refused = web.Response(status=400, text=f"not_readable: {error}\n")
+            refused.force_close()  # what is left of the body cannot be read either
+            return refused
         try:
             delivery = parse(body)
         except PayloadError as error:
