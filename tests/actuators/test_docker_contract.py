@@ -32,8 +32,8 @@ async def engine() -> AsyncIterator[EngineDouble]:
 
 
 @pytest.fixture
-async def docker(engine: EngineDouble, tmp_path: Path) -> DockerConfig:
-    return dataclasses.replace(DOCKER, endpoint=await engine.listen(tmp_path / "docker.sock"))
+async def docker(engine: EngineDouble, short_path: Path) -> DockerConfig:
+    return dataclasses.replace(DOCKER, endpoint=await engine.listen(short_path / "docker.sock"))
 
 
 @pytest.fixture
@@ -202,11 +202,11 @@ async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDo
     assert (await actuator.status(await soon(starting))).phase == "running"
 
 
-async def test_a_newer_engine(tmp_path: Path) -> None:
+async def test_a_newer_engine(tmp_path: Path, short_path: Path) -> None:
     """A newer engine is spoken to in the newest version that is known here."""
     newer = EngineDouble(newest="1.99", spoken="1.51")
     actuator = DockerActuator(
-        {"r": dataclasses.replace(DOCKER, endpoint=await newer.listen(tmp_path / "newer.sock"))}
+        {"r": dataclasses.replace(DOCKER, endpoint=await newer.listen(short_path / "newer.sock"))}
     )
     handle = await actuator.start(shell(tmp_path, "exit 3"))
     assert (await soon(actuator.wait(handle))).exit_code == 3
@@ -214,10 +214,10 @@ async def test_a_newer_engine(tmp_path: Path) -> None:
     await newer.close()
 
 
-async def test_something_else_than_an_engine(tmp_path: Path) -> None:
+async def test_something_else_than_an_engine(tmp_path: Path, short_path: Path) -> None:
     """A server that is no Docker engine is told apart, in one line."""
     other = EngineDouble(newest="")
-    endpoint = await other.listen(tmp_path / "other.sock")
+    endpoint = await other.listen(short_path / "other.sock")
     actuator = DockerActuator({"r": dataclasses.replace(DOCKER, endpoint=endpoint)}, away_seconds=0.1)
     with pytest.raises(ActuatorError, match="something else than a Docker engine answers"):
         await actuator.start(shell(tmp_path, "true"))
@@ -225,10 +225,10 @@ async def test_something_else_than_an_engine(tmp_path: Path) -> None:
     await other.close()
 
 
-async def test_an_endpoint_where_nobody_listens(tmp_path: Path) -> None:
+async def test_an_endpoint_where_nobody_listens(tmp_path: Path, short_path: Path) -> None:
     """An engine that cannot be reached is named in one line, and nothing counts as started."""
     actuator = DockerActuator(
-        {"r": dataclasses.replace(DOCKER, endpoint=f"unix://{tmp_path}/none.sock")}, away_seconds=0.1
+        {"r": dataclasses.replace(DOCKER, endpoint=f"unix://{short_path}/none.sock")}, away_seconds=0.1
     )
     with pytest.raises(ActuatorError, match=r"the Docker engine at unix://.*/none\.sock does not answer"):
         await actuator.start(shell(tmp_path, "true"))

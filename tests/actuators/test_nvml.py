@@ -14,6 +14,8 @@ import nvml_fake
 from fusewire_webhook.actuators.gpu import INITIAL_PID_NAMESPACE
 from nvml_fake import DRIVER_NOT_LOADED, GIB, LOST, Control, Gpu, Process
 
+from .programs import ends
+
 pytestmark = pytest.mark.skipif(
     Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE, reason="runs in a PID namespace"
 )
@@ -84,6 +86,7 @@ async def test_memory_is_released(stopper: Stopper) -> None:
     stranger = Process(gpu=0, pid=1, used=GIB)
     stopper.control.write(gpus=[Gpu(), Gpu()], processes=[stranger, Process(gpu=1, pid=root, used=GIB)])
     stopping = asyncio.create_task(stopper.stop())
+    assert await ends(root)
     await asyncio.sleep(1.0)
     assert not stopping.done()
     stopper.control.write(gpus=[Gpu(), Gpu()], processes=[stranger])

@@ -71,26 +71,26 @@ async def engine() -> AsyncIterator[EngineDouble]:
 
 
 @pytest.fixture
-async def proxy(engine: EngineDouble, tmp_path: Path, said: list[str]) -> AsyncIterator[str]:
+async def proxy(engine: EngineDouble, short_path: Path, said: list[str]) -> AsyncIterator[str]:
     """``host:port`` of a proxy in front of the engine."""
-    await engine.listen(tmp_path / "docker.sock")
-    async with proxied(tmp_path / "docker.sock", said) as address:
+    await engine.listen(short_path / "docker.sock")
+    async with proxied(short_path / "docker.sock", said) as address:
         yield address
 
 
 @pytest.fixture
-async def wire(tmp_path: Path) -> AsyncIterator[Wiretap]:
+async def wire(short_path: Path) -> AsyncIterator[Wiretap]:
     tap = Wiretap()
-    server = await asyncio.start_unix_server(tap, tmp_path / "wire.sock")
+    server = await asyncio.start_unix_server(tap, short_path / "wire.sock")
     yield tap
     server.close()
     await server.wait_closed()
 
 
 @pytest.fixture
-async def tapped(wire: Wiretap, tmp_path: Path, said: list[str]) -> AsyncIterator[str]:
+async def tapped(wire: Wiretap, short_path: Path, said: list[str]) -> AsyncIterator[str]:
     """``host:port`` of a proxy in front of the wiretap."""
-    async with proxied(tmp_path / "wire.sock", said) as address:
+    async with proxied(short_path / "wire.sock", said) as address:
         yield address
 
 
@@ -307,13 +307,13 @@ async def test_the_refusal_is_understood(proxy: str, tmp_path: Path) -> None:
     await actuator.close()
 
 
-async def test_an_engine_that_is_away(tmp_path: Path, said: list[str]) -> None:
+async def test_an_engine_that_is_away(short_path: Path, said: list[str]) -> None:
     """Without the engine the proxy answers 503, which the actuator takes for a moment's absence."""
-    async with proxied(tmp_path / "nothing.sock", said) as address:
+    async with proxied(short_path / "nothing.sock", said) as address:
         assert status(await send(address, request("/_ping", method="GET"))) == 503
 
 
-async def test_half_an_answer(tmp_path: Path, said: list[str]) -> None:
+async def test_half_an_answer(short_path: Path, said: list[str]) -> None:
     """Where the engine is cut off in the middle of an answer, so is the caller: a part is no whole."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -321,8 +321,8 @@ async def test_half_an_answer(tmp_path: Path, said: list[str]) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         writer.close()
 
-    async with await asyncio.start_unix_server(half, tmp_path / "half.sock"):
-        async with proxied(tmp_path / "half.sock", said) as address:
+    async with await asyncio.start_unix_server(half, short_path / "half.sock"):
+        async with proxied(short_path / "half.sock", said) as address:
             target = "/v1.41/containers/fusewire-r-0/json"
             answer = await send(address, request(target, method="GET"))
         assert not answer.endswith(b"0\r\n\r\n")
@@ -347,15 +347,15 @@ async def test_a_process_without_settings() -> None:
     assert "ALLOWED_VOLUMES is not set" in said
 
 
-async def test_the_process(engine: EngineDouble, tmp_path: Path) -> None:
+async def test_the_process(engine: EngineDouble, short_path: Path) -> None:
     """It serves, logs what it refuses, and ends by SIGTERM at once although somebody waits."""
-    await engine.listen(tmp_path / "docker.sock")
+    await engine.listen(short_path / "docker.sock")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     process = await started(
         LISTEN=address,
-        DOCKER_SOCKET=str(tmp_path / "docker.sock"),
+        DOCKER_SOCKET=str(short_path / "docker.sock"),
         ALLOWED_IMAGES=IMAGE,
         ALLOWED_VOLUMES="fusewire-runs",
         ALLOWED_NETWORK="fusewire-trainers",

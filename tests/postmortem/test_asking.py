@@ -78,9 +78,9 @@ async def test_patience_ends(server: Server) -> None:
 async def test_an_answer_that_does_not_come_ends_with_the_patience(server: Server) -> None:
     """A question is not waited for past the patience of the whole collection, however patient the client is."""
     server.answers.clear()
-    async with aiohttp.ClientSession() as session, asyncio.timeout(5.0):
-        prometheus = Prometheus(server.url, session=session, timeout=60.0)
-        observed = await observe(prometheus, STORY, clock=lambda: TRIP + 60, patience_seconds=0.5)
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60.0):
+        prometheus = Prometheus(server.url, session=session, timeout=600.0)
+        observed = await observe(prometheus, STORY, clock=lambda: TRIP + 60, patience_seconds=2.0)
     assert "too slow" in observed.problem
     assert len(server.asked) == 2
 

@@ -26,30 +26,34 @@ while not (sys.stdin.buffer.raw.read() or b""):
     seen.add(read_manifest(folder).name)
     load_state(folder)
     reads += 1
-print(reads, len(seen))
+    if reads > 10 and len(seen) == 2:
+        pathlib.Path(sys.argv[2]).touch()
 """
 
 
 def test_a_reader_always_resolves_a_complete_snapshot(tmp_path: Path) -> None:
-    """Another process resolves, verifies and loads in a loop during 1,000 swaps and never fails."""
+    """Another process resolves, verifies and loads in a loop during 1,000 swaps and more, and never fails."""
     names = [write(tmp_path, step) for step in (1, 2)]
-    link = tmp_path / "active"
+    link, enough = tmp_path / "active", tmp_path / "enough"
     layer = FileLayer()
     swap_link(link, tmp_path / "snapshots" / names[0], layer)
     with subprocess.Popen(
-        [sys.executable, "-c", READER, str(link)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", READER, str(link), str(enough)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as reader:
         assert reader.stdout is not None
         assert reader.stdin is not None
         assert reader.stdout.readline() == "ready\n"
-        for turn in range(1000):
-            swap_link(link, tmp_path / "snapshots" / names[(turn + 1) % 2], layer)
+        turn = 0
+        while turn < 1000 or not (enough.exists() or reader.poll() is not None):
+            turn += 1
+            swap_link(link, tmp_path / "snapshots" / names[turn % 2], layer)
         reader.stdin.write("stop")
         reader.stdin.flush()
-        reads, seen = map(int, reader.stdout.readline().split())
-        assert reader.wait(30) == 0
-    assert reads > 10
-    assert seen == 2
+        assert reader.wait(60) == 0
+    assert enough.exists()
 
 
 def test_a_leftover_of_a_killed_swap_is_no_obstacle(tmp_path: Path) -> None:

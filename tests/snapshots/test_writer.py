@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ class Gate:
             self.entered.set()
             assert self.go_on.wait(30)
 
+    def opens_for(self, one: Any) -> None:
+        """Open it 0.2 s after ``one`` has begun to wait for its snapshot in flight."""
+        plain = one.wait
+
+        def wait(timeout: float | None = None) -> bool:
+            one.wait = plain
+            timer = threading.Timer(0.2, self.go_on.set)
+            timer.start()
+            done = plain(timeout)
+            timer.join()
+            return done
+
+        one.wait = wait
+
 
 def test_one_in_flight_and_the_next_is_skipped_visibly(tmp_path: Path) -> None:
     """While a snapshot is being written a second one is skipped, reported, and disturbs nothing."""
@@ -135,12 +150,10 @@ def test_the_last_one_waits_for_the_one_in_flight(tmp_path: Path, form: str) -> 
     (tmp_path / "own" / "model.pt").write_bytes(b"1")
     assert one.save(1, small_state(1))
     assert gate.entered.wait(30)
-    timer = threading.Timer(0.2, gate.go_on.set)
-    timer.start()
+    gate.opens_for(one)
     taken = one.save(2, small_state(2), wait=True) if form == "save" else one.adopt(2, tmp_path / "own", wait=True)
     assert taken
     one.close()
-    timer.join()
     assert observer.stalls[-1] > 0.1
     assert observer.reasons == []
     assert names(tmp_path) == ["step-000000000001-a000", "step-000000000002-a000"]
@@ -157,10 +170,8 @@ def test_the_loop_goes_on_while_a_folder_is_finished(tmp_path: Path) -> None:
     assert one.wait(0) is False
     assert one.save(2, small_state()) is False
     assert names(tmp_path) == []
-    timer = threading.Timer(0.2, gate.go_on.set)
-    timer.start()
+    gate.opens_for(one)
     one.close()
-    timer.join()
     assert names(tmp_path) == ["step-000000000001-a000"]
     assert observer.reasons == ["in_flight"]
     assert observer.flights == [1, 0]
@@ -172,13 +183,11 @@ def test_a_folder_waits_for_the_one_in_flight(tmp_path: Path) -> None:
     one = writer(tmp_path, observer=observer, files=FileLayer(gate))
     one.save(1, small_state())
     assert gate.entered.wait(30)
-    timer = threading.Timer(0.2, gate.go_on.set)
-    timer.start()
+    gate.opens_for(one)
     with one.folder(2) as folder:
         assert names(tmp_path) == ["step-000000000001-a000"]
         (folder / "x").write_bytes(b"1")
     one.close()
-    timer.join()
     assert observer.stalls[-1] > 0.1
     assert observer.steps == [1, 2]
 
