@@ -64,11 +64,9 @@ class Stack:
 
     async def check(self) -> dict[str, str]:
         """What is wrong now, by server, for a person; empty when both answer."""
-        answers = {
-            "prometheus": await self._ready("prometheus", self.prometheus_url),
-            "alertmanager": await self._ready("alertmanager", self.alertmanager_url),
-        }
-        return {name: problem for name, problem in answers.items() if problem}
+        urls = {"prometheus": self.prometheus_url, "alertmanager": self.alertmanager_url}
+        answers = await asyncio.gather(*(self._ready(name, url) for name, url in urls.items()))
+        return {name: problem for name, problem in zip(urls, answers, strict=True) if problem}
 
     async def close(self) -> None:
         """End what was started here, Prometheus first; at most some seconds."""
