@@ -75,7 +75,7 @@ class Browser:
         if session is not None:
             message["sessionId"] = session
         await self._socket.send_json(message)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await future
 
     async def page(self, *, size: tuple[int, int] = LAPTOP, dark: bool = False, context: str | None = None) -> Page:
@@ -152,7 +152,7 @@ class Page:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
-    async def until(self, expression: str, *, seconds: float = 15.0) -> Any:
+    async def until(self, expression: str, *, seconds: float = 60.0) -> Any:
         """The expression's value once it is true, on whatever page the tab has come to by then."""
         end = time.monotonic() + seconds
         while True:
@@ -169,7 +169,7 @@ class Page:
                 )
             await asyncio.sleep(0.02)
 
-    async def shows(self, text: str, *, within: str = "body", seconds: float = 15.0) -> None:
+    async def shows(self, text: str, *, within: str = "body", seconds: float = 60.0) -> None:
         """Return once the text can be read in an element."""
         element = f"document.querySelector({json.dumps(within)})"
         await self.until(f"{element}?.innerText.includes({json.dumps(text)})", seconds=seconds)

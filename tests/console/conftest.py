@@ -8,8 +8,29 @@ from typing import Any
 
 import pytest
 
+from fusewire_webhook.web.session import seconds_left
+
 from .browser import CHROMIUM, Browser, Page, connected, running
 from .site import Site
+
+
+class Clock:
+    """Unix seconds by which sessions begin and end; they pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1.8e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """For the ``clock`` of a site."""
+    clock = Clock()
+    monkeypatch.setitem(seconds_left.__kwdefaults__, "clock", clock)
+    return clock
+
 
 OpenPage = Callable[..., Awaitable[Page]]
 

@@ -83,7 +83,7 @@ class Site:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until it holds."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end, "it did not happen in time"
             await asyncio.sleep(0.005)

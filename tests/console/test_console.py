@@ -17,7 +17,7 @@ from fusewire_webhook.postmortem import postmortem_path
 from fusewire_webhook.watch.deadman import WatchStatus
 
 from .browser import PHONE, Page
-from .conftest import OpenPage
+from .conftest import Clock, OpenPage
 from .site import TOKEN, Site, site
 
 RUN = "cartpole"
@@ -268,13 +268,26 @@ async def test_the_token_opens_the_console(tmp_path: Path, open_page: OpenPage) 
         assert await page.value("fetch('/api/runs').then((r) => r.status)") == 401
 
 
-async def test_a_session_that_ends_loses_nothing(tmp_path: Path, open_page: OpenPage) -> None:
+END_OF_THE_SESSION = """(() => {
+  const plain = window.setTimeout;
+  window.setTimeout = (call, ms, ...rest) => {
+    if (ms === 12 * 3600 * 1000) window.endOfTheSession = call;
+    return plain(call, ms, ...rest);
+  };
+})()"""
+
+
+async def test_a_session_that_ends_loses_nothing(tmp_path: Path, open_page: OpenPage, clock: Clock) -> None:
     """In the middle of a command the page asks for the token again; the reason is still there and is sent once."""
-    async with site(tmp_path, RUN, token=TOKEN, session_seconds=3.0) as served:
-        page = await open_page(served, f"/#/run/{RUN}")
+    async with site(tmp_path, RUN, token=TOKEN, clock=clock) as served:
+        page = await open_page(served, "/about")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=END_OF_THE_SESSION)
+        await page.open(f"{served.url}/#/run/{RUN}")
         await sign_in(page)
         await page.click("Trip…")
         await fill(page, "typed before the session ended")
+        clock.now += 12 * 3600.0
+        await page.value("endOfTheSession()")
         await page.shows("Your session has ended. Sign in again; what you typed is still there.", within="#signin")
         assert await page.value("document.querySelector('#command-why').value") == "typed before the session ended"
         await sign_in(page)
@@ -539,11 +552,11 @@ async def test_an_open_page_shows_how_far_a_run_has_come(tmp_path: Path, open_pa
         page = await open_page(served)
         await page.shows("live", within="#connection")
         served.engine.saw(RUN, StepsWatched(attempt=0, step=1234, watched=20))
-        await page.shows("1,234", within="table.fleet", seconds=3)
+        await page.shows("1,234", within="table.fleet")
         await page.open(f"{served.url}/#/run/{RUN}")
-        await page.shows("1,234", within="dl.facts", seconds=3)
+        await page.shows("1,234", within="dl.facts")
         served.engine.saw(RUN, StepsWatched(attempt=0, step=2345, watched=20))
-        await page.shows("2,345", within="dl.facts", seconds=3)
+        await page.shows("2,345", within="dl.facts")
         assert served.journaled(RUN, "steps_watched") == []
 
 
@@ -560,14 +573,14 @@ async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: Open
 
         training = asyncio.create_task(train())
         served.watch[0] = WatchStatus(problems={"watchdog": "no beat for 50 s"})
-        await page.shows("watchdog: no beat for 50 s", within="#notices", seconds=3)
+        await page.shows("watchdog: no beat for 50 s", within="#notices")
         await page.until("document.querySelector('#announcer').textContent.includes('The watch is degraded')")
         served.watch[0] = WatchStatus()
-        await page.until("document.querySelector('#notices').innerText === ''", seconds=3)
+        await page.until("document.querySelector('#notices').innerText === ''")
         alert = {"status": "firing", "labels": {"alertname": "KLSpike", "run": "other"}, "annotations": {}}
         for count in (1, 2):
             await session.post(served.url + "/alerts", json={"version": "4", "alerts": [alert]})
-            await page.shows(f"KLSpike for other, {count}×", within="#notices", seconds=3)
+            await page.shows(f"KLSpike for other, {count}×", within="#notices")
         training.cancel()
 
 

@@ -22,6 +22,7 @@ from fusewire_webhook.console.timeline import timeline
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.watch.deadman import WatchStatus
 
+from .conftest import Clock
 from .site import TOKEN, Site, site
 
 RUN = "cartpole"
@@ -97,9 +98,9 @@ async def test_signing_in_is_refused(visit: Visit, status: int, body: Any, heade
         assert "Set-Cookie" not in answer.headers
 
 
-async def test_a_cookie_is_not_forged_nor_used_twice_as_long(visit: Visit) -> None:
+async def test_a_cookie_is_not_forged_nor_used_twice_as_long(visit: Visit, clock: Clock) -> None:
     """Another end, another signature, another token's session and an expired one open nothing."""
-    async with visit(token=TOKEN, session_seconds=1.0) as (served, session):
+    async with visit(token=TOKEN, clock=clock) as (served, session):
         answer = await sign_in(session)
         ((name, morsel),) = answer.cookies.items()
         until, nonce, signature = morsel.value.split(".")
@@ -108,9 +109,10 @@ async def test_a_cookie_is_not_forged_nor_used_twice_as_long(visit: Visit) -> No
         for forged in (longer, f"{until}.{nonce}.{zeros}", f"{until}.{nonce}.é", f"²{morsel.value}", "..", ""):
             async with aiohttp.ClientSession(served.url, headers={"Cookie": f"{name}={forged}"}) as other:
                 assert (await other.get("/api/runs")).status == 401
-        await asyncio.sleep(1.1)
         late = {"Cookie": f"{name}={morsel.value}"}
-        assert (await session.get("/api/runs", headers=late)).status == 401
+        for seconds, status in ((12 * 3600.0 - 1.0, 200), (2.0, 401)):
+            clock.now += seconds
+            assert (await session.get("/api/runs", headers=late)).status == status
 
 
 async def test_a_session_opens_no_path_of_machines(visit: Visit) -> None:
@@ -133,27 +135,31 @@ async def test_another_page_cannot_use_the_session(visit: Visit) -> None:
         assert served.journaled(RUN, "command") == []
 
 
-async def events(
-    stream: aiohttp.ClientResponse, wanted: str, *, seconds: float = 1.5
-) -> AsyncIterator[dict[str, Any]]:
-    """The data of each event of a name; ends where there is none for so long, or no stream any more."""
+async def events(stream: aiohttp.ClientResponse, wanted: str) -> AsyncIterator[dict[str, Any]]:
+    """The data of each event of a name, as they come."""
     name = b""
-    with contextlib.suppress(TimeoutError):
-        while True:
-            async with asyncio.timeout(seconds):
-                while line := await stream.content.readline():
-                    if line.startswith(b"event: "):
-                        name = line.removeprefix(b"event: ").strip()
-                    elif line.startswith(b"data: ") and name == wanted.encode():
-                        break
-            if not line:
-                return
-            yield json.loads(line.removeprefix(b"data: "))
+    while True:
+        async with asyncio.timeout(60):
+            while line := await stream.content.readline():
+                if line.startswith(b"event: "):
+                    name = line.removeprefix(b"event: ").strip()
+                elif line.startswith(b"data: ") and name == wanted.encode():
+                    break
+        if not line:
+            return
+        yield json.loads(line.removeprefix(b"data: "))
 
 
+@pytest.fixture
+def no_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open stream says nothing to show that it is open."""
+    monkeypatch.setattr("fusewire_webhook.web.stream.BEAT_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("no_beat")
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 async def test_an_open_stream_hears_of_the_watch_at_once(visit: Visit, busy: bool) -> None:
-    """Degraded, worse, and whole again, within a second or so, whether runs report or not."""
+    """Degraded, worse, and whole again, not only with the next beat, whether runs report or not."""
     async with visit() as (served, session), session.get("/api/events") as stream:
 
         async def train() -> None:
@@ -181,6 +187,7 @@ async def test_an_open_stream_hears_how_far_runs_have_come(visit: Visit) -> None
         assert served.journaled(RUN, "steps_watched") == []
 
 
+@pytest.mark.usefixtures("no_beat")
 async def test_an_open_stream_hears_of_strangers(visit: Visit) -> None:
     """Each alert of a run that nobody guards reaches the console that is open, counted."""
     async with visit() as (_, session), session.get("/api/events") as stream:
@@ -192,12 +199,14 @@ async def test_an_open_stream_hears_of_strangers(visit: Visit) -> None:
             assert (stranger["run"], stranger["count"]) == ("other", count)
 
 
-async def test_a_stream_ends_with_its_session(visit: Visit) -> None:
+async def test_a_stream_ends_with_its_session(visit: Visit, clock: Clock) -> None:
     """An expired session, and one that was signed out in another tab, hear nothing more; a token does."""
-    async with visit(token=TOKEN, session_seconds=2.0) as (served, session):
+    async with visit(token=TOKEN, clock=clock) as (served, session):
         await sign_in(session)
         bearer = {"Authorization": f"Bearer {TOKEN}"}
-        async with session.get("/api/events") as stream, asyncio.timeout(4.0):
+        async with session.get("/api/events") as stream, asyncio.timeout(60):
+            await stream.content.readuntil(b"\n\n")
+            clock.now += 12 * 3600.0
             await stream.content.read()
         await sign_in(session)
         async with (
@@ -208,7 +217,7 @@ async def test_a_stream_ends_with_its_session(visit: Visit) -> None:
             await stream.content.readuntil(b"\n\n")
             await session.delete("/console/session")
             with contextlib.suppress(aiohttp.ClientError):
-                async with asyncio.timeout(1.0):  # it would have gone on for two seconds
+                async with asyncio.timeout(60):
                     await stream.content.read()
             await served.engine.submit(RUN, StepsWatched(attempt=0, step=1, watched=1))
             assert (await anext(events(kept, "run")))["kind"] == "steps_watched"
