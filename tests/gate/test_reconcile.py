@@ -10,7 +10,7 @@ import pytest
 
 from fusewire_webhook.breaker.events import AlertReported, Command, Event
 from fusewire_webhook.errors import JournalError, PrometheusError
-from fusewire_webhook.watch.prometheus import ActiveAlert, Sample
+from fusewire_webhook.watch.prometheus import ActiveAlert, RuntimeInfo, Sample
 from fusewire_webhook.watch.reconcile import Reconciler
 
 from .conftest import RUN, Engine
@@ -25,6 +25,12 @@ class Answers:
 
     firing: list[dict[str, str]] = field(default_factory=list)
     over: list[dict[str, str]] = field(default_factory=list)
+    active_at: str = "2026-01-01T00:00:00Z"
+    start_time: str = "2026-01-01T00:00:00Z"
+    reloaded: str = "2026-01-01T00:00:00Z"
+
+    async def runtime(self) -> RuntimeInfo:
+        return RuntimeInfo(start_time=self.start_time, last_config_time=self.reloaded, reload_succeeded=True)
 
     async def query(self, expr: str, time: float | None = None) -> list[Sample]:
         series = self.firing + (self.over if expr.startswith("last_over_time") else [])
@@ -36,7 +42,7 @@ class Answers:
                 labels={name: value for name, value in labels.items() if name != "alertstate"},
                 annotations={"summary": "KL is high"},
                 state="firing",
-                active_at="2026-01-01T00:00:00Z",
+                active_at=self.active_at,
             )
             for labels in self.firing
         ]
@@ -142,6 +148,67 @@ async def test_what_was_delivered_and_held_is_not_called_undelivered(
     assert await world.reconciler.look() == 1
     assert ("had not been delivered" in caplog.text) != delivered
     assert ("held by a pause" in caplog.text) == delivered
+
+
+def at(minute: int) -> float:
+    """Unix seconds of a minute of 2026."""
+    return 1_767_225_600.0 + 60.0 * minute
+
+
+async def dismissed(world: World, *, began: float | None = at(1)) -> None:
+    """An alert that began at minute 1 was delivered during a pause, and dismissed at minute 5."""
+    world.answers.firing, world.answers.active_at = [{**TRIP, "attempt": "2"}], "2026-01-01T00:01:00Z"
+    world.reconciler.stored(RUN, AlertReported(alertname="KLSpike", status="firing", attempt=2, action="trip"))
+    world.reconciler.stored(RUN, Command(verb="resume", who="ada", why="harmless", dismiss=True))
+    world.engine.change(RUN, dismissed=({"alert": "KLSpike", "until": at(5), "began": began},))
+
+
+async def test_another_occurrence_of_a_dismissed_alert_is_reported(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dismissed one never is, whether it was delivered or not; one that began after the dismissal is, once."""
+    await dismissed(world)
+    assert [await world.reconciler.look(), await world.reconciler.look()] == [0, 0]
+    world.answers.firing = []
+    assert await world.reconciler.look() == 0
+    world.answers.firing, world.answers.active_at = [{**TRIP, "attempt": "2"}], "2026-01-01T00:09:00Z"
+    assert [await world.reconciler.look(), await world.reconciler.look()] == [1, 0]
+    (event,) = world.engine.of(AlertReported)
+    assert (event.status, event.began) == ("firing", at(9))
+    assert "had not been delivered" in caplog.text
+    world.answers.active_at = "2026-01-01T00:20:00Z"
+    assert await world.reconciler.look() == 1, "yet another one"
+
+
+async def test_another_occurrence_that_was_delivered_is_not_reported_again(world: World) -> None:
+    """Alertmanager tells when it fired, which is later than when its condition came true."""
+    await dismissed(world)
+    starts_at = "2026-01-01T00:09:30Z"
+    world.reconciler.stored(
+        RUN, AlertReported(alertname="KLSpike", status="firing", attempt=2, action="trip", starts_at=starts_at)
+    )
+    world.answers.active_at = "2026-01-01T00:09:00Z"
+    assert await world.reconciler.look() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "began"),
+    [
+        ({"start_time": "2026-01-01T00:08:00Z"}, at(1)),
+        ({"reloaded": "2026-01-01T00:08:00Z"}, at(1)),
+        ({"start_time": "2026-01-01T00:02:00Z"}, at(1)),
+        ({}, None),
+    ],
+)
+async def test_a_dismissed_alert_that_prometheus_may_have_begun_again_is_not_reported(
+    world: World, changes: dict[str, str], began: float | None
+) -> None:
+    """After its restart or reload what goes on begins again: nothing tells it from another occurrence."""
+    await dismissed(world, began=began)
+    world.answers.active_at = "2026-01-01T00:09:00Z"
+    for name, value in changes.items():
+        setattr(world.answers, name, value)
+    assert await world.reconciler.look() == 0
 
 
 async def test_alert_that_could_not_be_stored_is_tried_again(world: World) -> None:

@@ -135,6 +135,45 @@ async def test_what_was_not_delivered_is_found_and_a_silence_pauses(start_lab: S
     assert len(engine.of(Command)) == 4
 
 
+async def test_a_dismissed_alert_and_another_occurrence_of_it(start_lab: Start) -> None:
+    """What was dismissed is never reported, also where a restart lets it begin again; the next occurrence is."""
+    lab = await start_lab(rule_file(TRIP_RULE.replace("keep_firing_for: 10m", "keep_firing_for: 0s")))
+    engine, prometheus = lab.engine, lab.prometheus
+    reconciler = Reconciler(engine, prometheus=prometheus, confirm=0.2)
+
+    async def fires() -> bool:
+        active = any(alert.labels.get("run") == RUN for alert in await prometheus.alerts())
+        return active and bool(await prometheus.query(f'ALERTS{{run="{RUN}",alertstate="firing"}}'))
+
+    async def is_quiet() -> bool:
+        return not await prometheus.query("ALERTS")
+
+    async def dismiss() -> None:
+        event = engine.of(AlertReported)[-1]
+        engine.change(RUN, dismissed=({"alert": "KLSpike", "until": time.time(), "began": event.began},))
+        reconciler.stored(RUN, Command(verb="resume", who="ada", why="a new dataset", dismiss=True))
+
+    lab.exporter.signals["approx_kl"] = 0.75
+    await lab.until(fires)
+    assert await reconciler.look() == 1
+    await dismiss()
+    await asyncio.sleep(0.5)
+    assert await reconciler.look() == 0
+    lab.exporter.signals["approx_kl"] = 0.01
+    await lab.until(is_quiet)
+    lab.exporter.signals["approx_kl"] = 0.85
+    await lab.until(fires)
+    assert [await reconciler.look(), await reconciler.look()] == [1, 0]
+    await dismiss()
+    server = lab.stack.children["prometheus"]
+    await server.close()
+    await server.start()
+    await lab.until(fires)
+    for _ in range(8):
+        assert await reconciler.look() == 0
+        await asyncio.sleep(0.25)
+
+
 async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:
     """Hand the delivered beats on; true where one counted."""
     alerts = [alert for post in lab.posted for alert in post["alerts"]]

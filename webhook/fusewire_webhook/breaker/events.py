@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 FailureClass = Literal["divergence", "infrastructure"]
@@ -69,6 +70,14 @@ class AlertReported(Event):
     """The group came truncated: more alerts existed than were sent."""
     step: int | None = None
     """Step of the attempt just then, as the watch saw it; None: it had not seen it lately."""
+
+    @property
+    def began(self) -> float | None:
+        """``starts_at`` as Unix seconds; None: it is no RFC 3339."""
+        try:
+            return datetime.fromisoformat(self.starts_at).timestamp()
+        except (ValueError, OverflowError):
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)

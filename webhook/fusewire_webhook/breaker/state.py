@@ -119,6 +119,8 @@ class Dismissed:
     """Its name."""
     until: float
     """Unix seconds: what began later is another occurrence, and acts."""
+    began: float | None = None
+    """Unix seconds of Prometheus's clock: when the one that was dismissed began; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from fusewire_webhook.breaker import procedures
@@ -131,7 +130,7 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
         return state
     if event.attempt != state.attempt or state.tripped or state.finished:
         return state
-    starts_at = _unix(event.starts_at)
+    starts_at = event.began
     if _is_dismissed(state, event.alertname, starts_at):
         return state
     at = state.step if event.step is None else max(event.step, state.step)
@@ -154,14 +153,6 @@ def _alert(state: RunState, event: AlertReported) -> RunState:
 def _is_dismissed(state: RunState, alert: str, starts_at: float | None) -> bool:
     """One whose beginning nobody knows is another occurrence: it acts."""
     return starts_at is not None and any(one.alert == alert and starts_at <= one.until for one in state.dismissed)
-
-
-def _unix(text: str) -> float | None:
-    """RFC 3339 as Unix seconds; None: it is no such text."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _explain_exit(state: RunState, trip: EarlyTrip) -> RunState:
@@ -485,7 +476,10 @@ def _resume(state: RunState, event: Command, words: str) -> RunState:
     if not event.dismiss:
         return resumed.but(decision=f"{words}{_held(state)}")
     # the alert's own clock too, where the webhook's is behind it
-    dismissed = tuple(Dismissed(alert=one.alert, until=max(event.at, one.starts_at or 0.0)) for one in state.held)
+    dismissed = tuple(
+        Dismissed(alert=one.alert, until=max(event.at, one.starts_at or 0.0), began=one.starts_at)
+        for one in state.held
+    )
     names = ", ".join(one.alert for one in dismissed) or "nothing was held"
     earlier = (one for one in state.dismissed if one.alert not in {other.alert for other in dismissed})
     return resumed.but(dismissed=(*earlier, *dismissed), decision=f"{words}; dismissed: {names}")

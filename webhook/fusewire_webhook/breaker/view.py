@@ -57,6 +57,8 @@ class RunView:
     """A trip that came while paused, in words; acted on only if it is reported firing after the resume."""
     held: tuple[str, ...]
     """All that did, one per alert, in words."""
+    dismissed: tuple[dict[str, Any], ...]
+    """Trip alerts of the attempt that a person found harmless: ``{"alert", "until", "began"}``."""
     step: int
     """Furthest step that is known of the attempt."""
     journaled_step: int
@@ -132,6 +134,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "", step: i
         tripped=state.tripped,
         held_trip=state.held_trip,
         held=tuple(trip.words for trip in state.held),
+        dismissed=tuple(dataclasses.asdict(one) for one in state.dismissed),
         step=state.step if step is None else step,
         journaled_step=state.step,
         lr_scale=state.lr_scale,

@@ -99,6 +99,11 @@ class ActiveAlert:
     state: str
     active_at: str = ""
 
+    @property
+    def began(self) -> float:
+        """When its condition came true, in Unix seconds of Prometheus' clock; negative: it does not say."""
+        return _unix(self.active_at) if self.active_at else -1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeInfo:

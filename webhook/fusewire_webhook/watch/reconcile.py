@@ -21,7 +21,7 @@ START_LOOKBACK_SECONDS = 900.0
 """How far back alerts that are over are looked for when the webhook starts."""
 
 Key = tuple[str, int, str]
-"""Run, attempt, alert name: an attempt trips at most once, so ``startsAt`` says nothing."""
+"""Run, attempt, alert name: an attempt trips at most once. ``startsAt`` matters only of what was dismissed."""
 
 Identity = frozenset[tuple[str, str]]
 """The labels of one series of an alert."""
@@ -69,17 +69,20 @@ class Reconciler:
         """Of those, what a pause or a lock held: since it ended they count as not delivered."""
         self._recorded: set[Key] = set()
         """Alerts of which the journal has that they are over; they may fire again."""
+        self._began: dict[Key, float] = {}
+        """When what was reported last had begun, as it said: Unix seconds."""
         self._lookback = START_LOOKBACK_SECONDS
 
     def stored(self, run: str, event: Event) -> None:
         """An event of a run was journaled: the engine's listener."""
         if isinstance(event, AlertReported) and event.action == "trip" and event.attempt is not None:
-            self._keep((run, event.attempt, event.alertname), event.status)
+            self._keep((run, event.attempt, event.alertname), event)
         elif isinstance(event, Command) and event.verb in {"resume", "reset"}:
             # what was delivered during a pause or a lock was not acted on: it counts if it still fires
             held = {key for key in self._delivered if key[0] == run}
             self._delivered -= held
-            self._held |= held
+            if not event.dismiss:
+                self._held |= held
 
     async def run(self) -> None:
         """Look at once and then again and again, until cancelled."""
@@ -103,7 +106,8 @@ class Reconciler:
         """
         views = {view.run: view for view in self._engine.views()}
         for keys in (self._delivered, self._recorded, self._held):
-            keys -= {key for key in keys if key[0] not in views or key[1] < views[key[0]].attempt}
+            keys -= {key for key in keys if _is_past(key, views)}
+        self._began = {key: at for key, at in self._began.items() if not _is_past(key, views)}
         if not await self._undelivered():
             self._lookback = 3 * self._interval
             return 0
@@ -137,6 +141,7 @@ class Reconciler:
         firing = {_identity(sample.labels) for sample in await self._prometheus.query(_FIRING)}
         views = {view.run: view for view in self._engine.views()}
         found: dict[Key, tuple[Identity, AlertStatus]] = {}
+        anew = await self._begun_anew(firing, views)
         for identity in sorted(fired, key=firing.__contains__):
             labels = dict(identity)
             view = views.get(labels.get("run", ""))
@@ -145,12 +150,41 @@ class Reconciler:
             key = (view.run, view.attempt, labels.get("alertname", ""))
             over = identity not in firing
             known = key in self._delivered or (over and key in self._recorded)
+            if not over and _dismissal(view, key[2]) is not None:
+                known = anew.get(identity, 0.0) <= self._began.get(key, 0.0)
             if labels.get("attempt", "") in {"", str(view.attempt)} and not known:
                 found[key] = (identity, "resolved" if over else "firing")
         return found
 
-    def _keep(self, key: Key, status: AlertStatus) -> None:
-        (self._delivered if status == "firing" else self._recorded).add(key)
+    async def _begun_anew(
+        self, firing: Iterable[Identity], views: Mapping[str, RunView]
+    ) -> Mapping[Identity, float]:
+        """Of the dismissed alerts that fire, other occurrences than the dismissed ones, and when they began.
+
+        That is certain only while this Prometheus has held the dismissed one from its beginning: a restart lets
+        what goes on begin again, and a reload may. What is not certain is never reported here.
+        """
+        dismissed = {
+            identity: one
+            for identity in firing
+            if (view := views.get(dict(identity).get("run", ""))) is not None
+            and (one := _dismissal(view, dict(identity).get("alertname", ""))) is not None
+            and one["began"] is not None
+        }
+        if not dismissed:
+            return {}
+        changed = (await self._prometheus.runtime()).changed_at
+        began = {_identity(alert.labels): alert.began for alert in await self._prometheus.alerts()}
+        return {
+            identity: began[identity]
+            for identity, one in dismissed.items()
+            if changed <= one["began"] and began.get(identity, -1.0) > one["until"]
+        }
+
+    def _keep(self, key: Key, event: AlertReported) -> None:
+        (self._delivered if event.status == "firing" else self._recorded).add(key)
+        if event.status == "firing" and event.began is not None:
+            self._began[key] = max(event.began, self._began.get(key, 0.0))
 
     async def _report(
         self, run: str, attempt: int, identity: Identity, status: AlertStatus, alert: ActiveAlert | None
@@ -180,9 +214,18 @@ class Reconciler:
         except WebhookError as error:
             log.error("%s of run %s could not be stored: %s", event.alertname, run, error)
             return
-        self._keep(key, status)
+        self._keep(key, event)
         if self._on_found is not None:
             self._on_found(run)
+
+
+def _is_past(key: Key, views: Mapping[str, RunView]) -> bool:
+    return key[0] not in views or key[1] < views[key[0]].attempt
+
+
+def _dismissal(view: RunView, alert: str) -> Mapping[str, Any] | None:
+    """What a person dismissed of an alert; None: nothing."""
+    return next((one for one in view.dismissed if one["alert"] == alert), None)
 
 
 def _identity(labels: Mapping[str, str]) -> Identity:
