@@ -253,8 +253,8 @@ async def test_replay_proves_the_state(config: Config, capsys: pytest.CaptureFix
         assert service.engine.view("cartpole").step == 70
         assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
         assert "that is what the serving webhook says" in capsys.readouterr().out
-        guarded = service.engine._runs["cartpole"]
-        guarded.state = guarded.state.but(lr_scale=0.25)
+        folded = service.engine._runs["cartpole"].folded
+        folded.state = folded.state.but(lr_scale=0.25)
         assert await call("replay", "cartpole", "--runs", config.runs_dir) == 1
     assert "lr_scale: the journal gives 1.0, the webhook says 0.25" in capsys.readouterr().out
 

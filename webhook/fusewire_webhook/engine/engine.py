@@ -24,6 +24,7 @@ from fusewire_webhook.engine.blocking import Blocking
 from fusewire_webhook.engine.effects import Effects
 from fusewire_webhook.engine.endpoint import Endpoint
 from fusewire_webhook.engine.evidence_protocol import Evidence
+from fusewire_webhook.engine.folded_run import Listener
 from fusewire_webhook.engine.guarded_run import GuardedRun
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.engine.ports import PortAllocator
@@ -32,8 +33,6 @@ from fusewire_webhook.errors import UnknownRunError
 from fusewire_webhook.settings.config import RunConfig
 
 log = logging.getLogger(__name__)
-
-Listener = Callable[[str, int, Event, RunState], None]
 
 ENDPOINT_SECONDS = 0.5
 """How often the exporters' own words on where they listen are read."""
@@ -136,19 +135,19 @@ class Engine:
 
     async def _shut_down(self, command: Command) -> None:
         active = [run for run in self._runs.values() if run.at_work and not run.state.finished]
-        answers = await asyncio.gather(*(run.append(command) for run in active), return_exceptions=True)
+        answers = await asyncio.gather(*(run.folded.append(command) for run in active), return_exceptions=True)
         for run, answer in zip(active, answers, strict=True):
             if isinstance(answer, BaseException):
                 log.error("run %s goes on: its shutdown could not be journaled: %s", run.name, answer)
             else:
-                await run.finished()
+                await run.folded.finished()
 
     def _replay(self) -> None:
         """Fold the whole journal. Blocks on the disk."""
         for entry in self._journal.read():
             run = self._runs.get(entry.run)
             if run is not None:
-                run.fold(entry.seq, entry.event)
+                run.folded.fold(entry.seq, entry.event)
 
     # What others report and ask -----------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class Engine:
             UnknownRunError: no such run is guarded.
             JournalError: it is not stored; nothing is done about it.
         """
-        return await self._run(run).append(event)
+        return await self._run(run).folded.append(event)
 
     def saw(self, run: str, look: StepsWatched) -> bool:
         """Keep what one look of the watch saw: how far the attempt is, and the steps watched since the last look.
@@ -169,7 +168,7 @@ class Engine:
         Raises:
             UnknownRunError: no such run is guarded.
         """
-        return self._run(run).saw(look)
+        return self._run(run).folded.saw(look)
 
     async def journal_steps(self, run: str) -> None:
         """Journal the watched steps that are only kept in memory.
@@ -178,7 +177,7 @@ class Engine:
             UnknownRunError: no such run is guarded.
             JournalError: they are not stored, and kept.
         """
-        await self._run(run).journal_steps()
+        await self._run(run).folded.journal_steps()
 
     async def promote(
         self,
@@ -227,7 +226,7 @@ class Engine:
         """
         guarded = self._run(run)
         algorithm = guarded.effects.config.algorithm
-        return view_of(run, guarded.seq, guarded.state, algorithm=algorithm, step=guarded.step)
+        return view_of(run, guarded.folded.seq, guarded.state, algorithm=algorithm, step=guarded.folded.step)
 
     def views(self) -> list[RunView]:
         """Every guarded run."""
@@ -235,7 +234,7 @@ class Engine:
 
     def steps(self) -> dict[str, int]:
         """The furthest step that is known of each run's present attempt: what its view says."""
-        return {name: run.step for name, run in self._runs.items()}
+        return {name: run.folded.step for name, run in self._runs.items()}
 
     def state(self, run: str) -> RunState:
         """The folded state.
@@ -269,7 +268,7 @@ class Engine:
         Raises:
             UnknownRunError: no such run is guarded.
         """
-        await self._run(run).finished()
+        await self._run(run).folded.finished()
         return self.view(run)
 
     # ------------------------------------------------------------------------------------------------------

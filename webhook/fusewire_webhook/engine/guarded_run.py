@@ -1,4 +1,4 @@
-"""One guarded run: journals what happened to it, folds, carries out what is owed, journals the outcome.
+"""One guarded run: carries out what its folded state owes, and journals the outcome.
 
 Level-triggered: a task does whatever the folded state owes until it owes nothing. An action is begun only in a
 state that is on the disk, so a webhook that was killed at any instant finds the same action owed and does it again.
@@ -23,23 +23,21 @@ from fusewire_webhook.breaker.actions import (
     owed,
 )
 from fusewire_webhook.breaker.events import (
-    AlertReported,
     Command,
     Event,
     RunDeclared,
     SnapshotPromoted,
     SnapshotSeen,
     SnapshotsRemoved,
-    StepsWatched,
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import Target
-from fusewire_webhook.breaker.words import QUIET, to_quarantine
+from fusewire_webhook.breaker.words import to_quarantine
 from fusewire_webhook.engine.effects import Effects
+from fusewire_webhook.engine.folded_run import FoldedRun, Listener
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.engine.order import Order
-from fusewire_webhook.engine.seen_steps import SeenSteps
 from fusewire_webhook.errors import ActuatorError, CommandError, JournalError, UnconfirmedError
 
 log = logging.getLogger(__name__)
@@ -58,10 +56,7 @@ class GuardedRun:
 
     Args:
         spawn: starts a task of the engine, with a name.
-        announce: called with each event that is durable and folded, its number and the new state.
-        clock: Unix seconds, for people only.
-        monotonic: seconds.
-        checkpoint: see :class:`~fusewire_webhook.engine.engine.Engine`.
+        announce, clock, monotonic, checkpoint: see :class:`~fusewire_webhook.engine.folded_run.FoldedRun`.
     """
 
     def __init__(
@@ -70,118 +65,40 @@ class GuardedRun:
         *,
         journal: Journal,
         spawn: Spawn,
-        announce: Callable[[str, int, Event, RunState], None],
+        announce: Listener,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         checkpoint: Callable[[str], None],
     ) -> None:
         self.effects = effects
         self.name = effects.run
-        self.state = RunState()
-        self.seq = 0
-        """Journal entry up to which the state is folded."""
+        self.folded = FoldedRun(
+            effects.run,
+            journal,
+            announce=announce,
+            then=self._then,
+            clock=clock,
+            monotonic=monotonic,
+            checkpoint=checkpoint,
+        )
         self.at_work = False
         """Nothing is begun before the whole journal is folded, nor while the engine closes."""
-        self._journal = journal
         self._spawn = spawn
-        self._announce = announce
-        self._clock = clock
-        self._monotonic = monotonic
         self._checkpoint = checkpoint
-        self._changed = asyncio.Event()
-        self._waiters: set[asyncio.Event] = set()
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._watched_attempt = -1
-        self._refused: dict[int, str] = {}
-        self._steps = SeenSteps()
         self._promoting = asyncio.Lock()
 
-    # Journal and fold ---------------------------------------------------------------------------------
+    @property
+    def state(self) -> RunState:
+        """The folded state."""
+        return self.folded.state
 
-    def fold(self, seq: int, event: Event) -> None:
-        """The next event of the journal. A fault of the breaker is loud, and the event counts as recorded only."""
-        try:
-            self.state = breaker.step(self.state, event)
-        except Exception:
-            log.critical(
-                "run %s: %s is a fault of fusewire; it is recorded only", self.name, event.kind, exc_info=True
-            )
-        self.seq = seq
-
-    async def append(self, event: Event) -> int:
-        """Journal and fold; durable when it returns. Cancelling the caller does not cancel it.
-
-        Raises:
-            JournalError: it is not stored; nothing is done about it.
-        """
-        if event.at == 0.0:
-            event = dataclasses.replace(event, at=self._clock())
-        now = self._monotonic()
-        if isinstance(event, AlertReported) and event.attempt == self.state.attempt and event.step is None:
-            event = dataclasses.replace(event, step=self._steps.fresh(event.attempt, now))
-        if not isinstance(event, QUIET) and (steps := self._steps.take(self.state, now)) is not None:
-            self._put(dataclasses.replace(steps, at=event.at))  # durable before it, and with the same fsync
-        seq = await asyncio.shield(self._put(event))
-        self._checkpoint(f"journal:after:{event.kind}")
-        return seq
-
-    def _put(self, event: Event) -> asyncio.Future[int]:
-        self._checkpoint(f"journal:before:{event.kind}")
-        future = self._journal.put(self.name, event)
-        future.add_done_callback(lambda done: self._durable(event, done))
-        return future
-
-    def _durable(self, event: Event, done: asyncio.Future[int]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            if isinstance(event, StepsWatched):
-                self._steps.give_back(event)
-            return
-        seq, before = done.result(), self.state
-        if isinstance(event, Command) and (refused := breaker.refusal(before, event)) is not None:
-            self._refused[seq] = refused
-        self.fold(seq, event)
-        self._announce(self.name, seq, event, self.state)
-        if self.state is not before:
-            self._changed.set()
-            for waiter in self._waiters:
-                waiter.set()
+    def _then(self, event: Event) -> None:
         if self.at_work:
             self.look_after()
             if isinstance(event, (SnapshotSeen, SnapshotPromoted)):
                 self.tend()
-
-    # Watched steps ------------------------------------------------------------------------------------
-
-    @property
-    def step(self) -> int:
-        """The furthest step that is known of the present attempt, journaled or not."""
-        return self._steps.furthest(self.state)
-
-    def saw(self, look: StepsWatched) -> bool:
-        """Keep what one look saw; true where it is time to journal it."""
-        now = self._monotonic()
-        self._steps.look(look, now)
-        return self._steps.due(self.state, now)
-
-    async def journal_steps(self) -> None:
-        """Journal what was seen and is only kept in memory.
-
-        Raises:
-            JournalError: it is not stored; it is kept.
-        """
-        if (steps := self._steps.take(self.state, self._monotonic())) is not None:
-            await self.append(steps)
-
-    async def finished(self) -> None:
-        """Return once the run is locked, completed or shut down."""
-        changed = asyncio.Event()
-        self._waiters.add(changed)
-        try:
-            while not self.state.finished:
-                changed.clear()
-                await changed.wait()
-        finally:
-            self._waiters.discard(changed)
 
     # Taking up ----------------------------------------------------------------------------------------
 
@@ -195,14 +112,14 @@ class GuardedRun:
         effects, policy = self.effects, Policy.of(self.effects.config)
         if not self.state.declared:
             first = await effects.blocking(effects.processes.first_free_attempt)
-            await self.append(RunDeclared(policy=policy.to_json(), first_attempt=first))
+            await self.folded.append(RunDeclared(policy=policy.to_json(), first_attempt=first))
         else:
             try:
                 await self._reconcile_disk()
             except (FusewireError, OSError) as error:
                 log.error("run %s: its snapshots cannot be compared with the journal now: %s", self.name, error)
             if self.state.shut_down or self.state.policy != policy:
-                await self.append(RunDeclared(policy=policy.to_json()))
+                await self.folded.append(RunDeclared(policy=policy.to_json()))
         if self.state.live or self.state.stage == "start":
             endpoint = await effects.blocking(effects.processes.endpoint.on_disk, self.state.attempt)
             if endpoint is not None:
@@ -218,14 +135,14 @@ class GuardedRun:
         for name, info in on_disk.items():
             if name not in known and self.not_promotable(info) is None:
                 by = info.why.removeprefix("by ")
-                await self.append(
+                await self.folded.append(
                     SnapshotPromoted(name=name, step=info.step, attempt=info.attempt, by=by, sequence=info.sequence)
                 )
         there = {info.name for info in await blocking(store.list)}
         deleted = {one.name for one in self.state.unpromoted} - there
         gone = tuple(sorted((known - on_disk.keys()) | deleted))
         if gone and self.state.stage not in {"rollback", "resume"}:
-            await self.append(SnapshotsRemoved(names=gone))
+            await self.folded.append(SnapshotsRemoved(names=gone))
 
     def target(self) -> Target | None:
         """The exporter to scrape: from before an attempt starts until its end is confirmed."""
@@ -267,7 +184,7 @@ class GuardedRun:
             try:
                 outcome = await self._carry_out(action)
                 if outcome is not None:
-                    await self.append(outcome)
+                    await self.folded.append(outcome)
             except JournalError as error:
                 log.error(
                     "run %s: the outcome of %s is not journaled, it is repeated: %s", self.name, action, error
@@ -284,8 +201,8 @@ class GuardedRun:
         """The outcome; None: there is none, so look again at what is owed."""
         kind = type(action).__name__
         self._checkpoint(f"act:before:{kind}")
-        order = Order(stands=lambda: action in owed(self.state), changed=self._changed)
-        outcome = await self.effects.perform(action, self.state, seq=self.seq, order=order)
+        order = Order(stands=lambda: action in owed(self.state), changed=self.folded.changed)
+        outcome = await self.effects.perform(action, self.state, seq=self.folded.seq, order=order)
         if outcome is not None:
             self._checkpoint(f"act:after:{kind}")
         return outcome
@@ -297,7 +214,7 @@ class GuardedRun:
             try:
                 exited = await self.effects.processes.watch(attempt, handle)
                 if self.state.attempt == attempt and self.state.live and self.state.stage != "stop":
-                    await self.append(exited)
+                    await self.folded.append(exited)
                 return
             except (ActuatorError, JournalError, OSError) as error:
                 log.error("run %s: attempt %d cannot be watched now: %s", self.name, attempt, error)
@@ -315,7 +232,7 @@ class GuardedRun:
                 await self._reconcile_disk()
             removed = await self.effects.snapshots.retain(self.state.attempt)
             if removed:
-                await self.append(SnapshotsRemoved(names=removed))
+                await self.folded.append(SnapshotsRemoved(names=removed))
         except (FusewireError, JournalError, OSError) as error:
             log.error("run %s: its snapshots could not be tidied up: %s", self.name, error)
 
@@ -338,7 +255,7 @@ class GuardedRun:
             else:
                 if command.scratch and not confirmed:
                     await self._ask_first(command, None)
-                refused = self._refused.pop(await self.append(command), None)
+                refused = await self.folded.decide(command)
         if refused is not None:
             raise CommandError(f"{command.verb} {self.name}: {refused}")
 
@@ -349,7 +266,7 @@ class GuardedRun:
             await self._resolve(target, command.verb)  # a rollback that was under way may have put it away
             if not confirmed:
                 await self._ask_first(command, target)
-            return self._refused.pop(await self.append(command), None)
+            return await self.folded.decide(command)
 
     async def _ask_first(self, command: Command, target: str | None) -> None:
         """Return where going back to the target leaves every stable snapshot in place."""
@@ -382,7 +299,7 @@ class GuardedRun:
         if info is None or refused:
             raise CommandError(f"{name} cannot be promoted: {refused}")
         async with self._promoting:
-            await self.append(await snapshots.promote(name, by=by, evidence=evidence, baselines=baselines))
+            await self.folded.append(await snapshots.promote(name, by=by, evidence=evidence, baselines=baselines))
 
     def not_promotable(self, info: SnapshotInfo) -> str | None:
         """Why a snapshot must not become stable now; None: it may."""
