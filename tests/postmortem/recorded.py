@@ -119,7 +119,7 @@ def write_run(runs_dir: Path, *, watermark: Any = None, log: str = "update 32\nl
     writer.close()
     store = SnapshotStore(run_dir)
     store.promote(S20, by="gate", evidence={}, baselines={})
-    store.quarantine((S30,), reason="KLSpike on attempt 0 at step 33 or later", journal_entry=8)
+    store.quarantine((S30,), reason="KLSpike on attempt 0 at step 33", journal_entry=8)
     attempt = run_dir / "attempts" / "000"
     attempt.mkdir(parents=True)
     (attempt / "output.log").write_text(log)
