@@ -161,6 +161,23 @@ async def test_a_second_run_on_the_same_folder_is_refused(site: Site) -> None:
     assert (await site.end(first))[0] == 130
 
 
+async def test_a_second_run_on_the_same_run_directory_is_refused(site: Site) -> None:
+    """Also where a link leads to it from another runs folder: the first one's trainer is left alone."""
+    (site.folder / "big").mkdir()
+    for runs in ("runs", "others"):
+        (site.folder / runs).mkdir()
+        (site.folder / runs / "toy").symlink_to("../big")
+    site.configure(site.trainer(LEAVES))
+    first = await site.start("run")
+    await until(lambda: len(site.pids()) == 1)
+    code, _, error = await site.call("run", "--runs", "others")
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"others/toy: is guarded already, under another path or name of {site.folder}/big" in error
+    assert len(site.pids()) == 1
+    first.send_signal(signal.SIGINT)
+    assert (await site.end(first))[0] == 130
+
+
 async def test_a_killed_webhook_finds_its_trainer_again(site: Site) -> None:
     """After SIGKILL the trainer lives on; the next ``run`` adopts it and does not start a second one."""
     site.configure(site.trainer(LEAVES))
@@ -187,12 +204,12 @@ async def test_a_trainer_whose_run_got_another_name_is_told(site: Site) -> None:
     """It outlived its webhook, and the next one guards another name: `run` and `status` say what runs unguarded."""
     site.configure(site.trainer(LEAVES))
     first = await site.start("run")
-    await until(lambda: len(site.pids()) == 1, seconds=20)
+    await until(lambda: len(site.pids()) == 1)
     first.kill()
     await first.communicate()
     told = f"run toy: attempt 000 still runs (PID {site.pids()[0]}), and nothing guards it"
     second = await site.start("run", "--name", "other", "--", *site.trainer(LEAVES))
-    await until(lambda: len(site.pids()) == 2, seconds=20)
+    await until(lambda: len(site.pids()) == 2)
     assert told in (await site.call("status"))[1]
     second.send_signal(signal.SIGINT)
     assert told in (await site.end(second))[2]

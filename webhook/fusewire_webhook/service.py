@@ -89,6 +89,7 @@ async def serving(
     folder.prepare()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.locked())
+        stack.enter_context(folder.runs_locked(config.runs))
         for words in await asyncio.to_thread(unguarded, folder.root, config.runs.keys()):
             log.warning("%s", words)
         bound = stack.enter_context(contextlib.closing(bind(config.listen, default_port=default_port)))

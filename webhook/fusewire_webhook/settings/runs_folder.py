@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -84,6 +84,32 @@ class RunsFolder:
             with contextlib.suppress(OSError):  # a full disk: it is for people only
                 os.ftruncate(file.fileno(), 0)
                 os.write(file.fileno(), f"{os.getpid()} on {socket.gethostname()}\n".encode())
+            yield
+
+    @contextlib.contextmanager
+    def runs_locked(self, runs: Iterable[str]) -> Iterator[None]:
+        """Guard each run's own folder alone: a link or a mount may lead there from another runs folder too.
+
+        Raises:
+            ConfigError: one is guarded already.
+        """
+        with contextlib.ExitStack() as stack:
+            for run in runs:
+                folder = self.root / run
+                try:
+                    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                except OSError:  # not there yet; whoever uses it tells of anything else
+                    continue
+                stack.callback(os.close, fd)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise ConfigError(
+                        f"{folder}: is guarded already, under another path or name of {folder.resolve()}; "
+                        "stop that fusewire, or give the run a folder of its own"
+                    ) from error
+                except OSError as error:
+                    log.warning("%s: cannot be locked: %s", folder, error.strerror)
             yield
 
     @contextlib.contextmanager
