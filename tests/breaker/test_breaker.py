@@ -458,6 +458,16 @@ def test_exits_are_told_apart() -> None:
     }
 
 
+def test_a_lock_after_exits_with_0_says_what_was_missing() -> None:
+    """A trainer that ends well but never says that it is finished: its owner reads why it was started again."""
+    world = trained(100, infrastructure_failures=1)
+    world.alive.clear()
+    world.submit(ProcessExited(attempt=0, exit_code=0))
+    state = world.settle()
+    assert state.phase == "locked"
+    assert "attempt 0 exited with code 0 without run.complete()" in state.reason
+
+
 FAILS: dict[str, Any] = {"attempt": 0, "exit_code": 1, "attached": False, "seconds": 0.3}
 
 

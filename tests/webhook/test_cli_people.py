@@ -116,7 +116,9 @@ async def test_a_resume_tells_what_was_held_and_can_dismiss_it(
         assert "keep_firing_for" in told
         await say("pause")
         await service.engine.submit("cartpole", alert)
-        assert "dismissed: KLSpike" in await say("resume", "--dismiss")
+        told = await say("resume", "--dismiss")
+        assert "dismissed: KLSpike; until it has resolved" in told
+        assert "no new violation of that rule stops this attempt" in told
         await service.engine.submit("cartpole", alert)
         assert actuator.stops == []
 

@@ -324,6 +324,8 @@ def _process_exited(state: RunState, event: ProcessExited) -> RunState:  # noqa:
     words = f"attempt {event.attempt} exited with code {'unknown' if code is None else code}"
     if event.reason:
         words = f"{words} ({event.reason})"
+    if code == 0 and event.attached and not event.completed:
+        words = f"{words} without run.complete()"
     if (code == 0 and (event.completed or not event.attached)) or code in policy.success_exit_codes:
         finish = Procedure(cause="finish", reason=words, stages=("stop",), ending="completed", person=True)
         return procedures.begin(state, finish, phase=state.phase, decision=words)
@@ -480,9 +482,16 @@ def _resume(state: RunState, event: Command, words: str) -> RunState:
         Dismissed(alert=one.alert, until=max(event.at, one.starts_at or 0.0), began=one.starts_at)
         for one in state.held
     )
-    names = ", ".join(one.alert for one in dismissed) or "nothing was held"
+    names = ", ".join(one.alert for one in dismissed)
+    told = f"dismissed: {names}; {_UNTIL_RESOLVED}" if dismissed else "dismissed: nothing was held"
     earlier = (one for one in state.dismissed if one.alert not in {other.alert for other in dismissed})
-    return resumed.but(dismissed=(*earlier, *dismissed), decision=f"{words}; dismissed: {names}")
+    return resumed.but(dismissed=(*earlier, *dismissed), decision=f"{words}; {told}")
+
+
+_UNTIL_RESOLVED = (
+    "until it has resolved, its keep_firing_for after the last violation, no new violation of that rule stops this "
+    "attempt or lets a snapshot become stable; the other rules act"
+)
 
 
 def _held(state: RunState) -> str:
