@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fusewire_webhook.backtest import engine
 from fusewire_webhook.backtest.clock import RowClock
 from fusewire_webhook.backtest.dryrun import dry_run
 from fusewire_webhook.backtest.model import RunLog
 from fusewire_webhook.backtest.pack import Pack, load
-from fusewire_webhook.backtest.session import Options, backtest, sweep
+from fusewire_webhook.backtest.session import Options, Progress, backtest, sweep
 from fusewire_webhook.backtest.verdict import Verdict, by_label, score
-from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.errors import BacktestError, ConfigError
 from tests.backtest.conftest import make_log
 
 ONE = Options(jobs=1)
@@ -226,3 +230,70 @@ def test_the_dry_run_goes_back_to_the_last_snapshot_without_doubt() -> None:
     young = dry_run(alert="A", failure_class="divergence", row=50, doubtful_rows=[])
     assert young.rollback_row is None
     assert any("scratch" in line for line in young.lines)
+
+
+def killing(folder: Path, victim: str) -> str:
+    """A promtool that finds no fault with the rules, and kills when it is to judge by them."""
+    path = folder / "promtool"
+    path.write_text(f'#!/bin/sh\n[ "$1" = check ] || {{ kill -9 {victim}; exec tail -f {path}; }}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("victim", "words"),
+    [
+        ("$PPID", "a process that judged runs was killed; 3 of 3 runs were not judged. "),
+        ("$$", "promtool was ended by SIGKILL while it judged "),
+    ],
+)
+def test_a_process_that_is_killed_is_named_with_the_remedy(
+    tmp_path: Path, patient: Pack, victim: str, words: str
+) -> None:
+    """As the kernel does it for lack of memory: one sentence, at once, and nothing is left running."""
+    logs = [make_log(f"r{number}", approx_kl=[0.0] * 4) for number in range(3)]
+    began = time.monotonic()
+    with pytest.raises(BacktestError, match=words) as caught:
+        backtest(logs, patient, Options(jobs=2, promtool=killing(tmp_path, victim)))
+    assert "take a smaller --jobs, or fewer logs at a time" in str(caught.value)
+    assert time.monotonic() - began < 50
+    end = time.monotonic() + 20
+    while left := [pid for pid in _started_by(str(tmp_path)) if pid != os.getpid()]:
+        assert time.monotonic() < end, f"{left} are left"
+        time.sleep(0.1)
+
+
+def _started_by(text: str) -> list[int]:
+    """Processes that have it in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text in path.read_text(errors="replace"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_each_run_is_told_as_it_is_judged(patient: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run once, with its verdict; in between, how many are at work."""
+
+    class Told(Progress):
+        def __init__(self) -> None:
+            self.names: list[tuple[str, bool]] = []
+            self.at_work: set[int] = set()
+
+        def judged(self, verdicts: Sequence[Verdict]) -> None:
+            self.names += [(verdict.log.id, verdict.tripped_row is not None) for verdict in verdicts]
+
+        def waiting(self, runs: int) -> None:
+            self.at_work.add(runs)
+
+    monkeypatch.setattr(engine, "NEWS_SECONDS", 0.05)
+    logs = [make_log(f"r{number}", approx_kl=[0.0] * 4 + [2.0 * (number % 2)] * 9) for number in range(5)]
+    told = Told()
+    verdicts, _ = backtest(logs, patient, Options(jobs=2), progress=told)
+    assert sorted(told.names) == [(one.log.id, one.tripped_row is not None) for one in verdicts]
+    assert {tripped for _, tripped in told.names} == {True, False}
+    assert told.at_work
+    assert max(told.at_work) <= 5

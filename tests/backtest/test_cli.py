@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_table_json_and_pictures(
     assert {run["id"]: run["tripped_row"] for run in document["runs"]} == {"bad": 2, "good": None}
     assert document["score"]["bad"] == {"tripped": 1, "runs": 1, "early": 0}
     assert sorted(path.name for path in pictures.iterdir()) == ["bad.png", "good.png"]
+
+
+def test_each_verdict_is_told_as_it_is_known(logs: Path, rules: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each run, counted; of a sweep how many of the values trip it."""
+    assert main(["backtest", str(logs), "--rules", rules, "--jobs", "1"]) == OK
+    lines = [line for line in capsys.readouterr().err.splitlines() if " of 2  " in line]
+    assert sorted(line.split("  ", 1)[1] for line in lines) == ["bad: tripped at row 2 by Trip", "good: no trip"]
+    assert [line.split(" of ")[0] for line in lines] == ["1", "2"]
+    main(["backtest", str(logs), "--rules", rules, "--sweep", "Trip.threshold=2,9", "--jobs", "1"])
+    assert "bad: tripped by 1 of 2 values\n" in capsys.readouterr().err
+
+
+def test_a_killed_process_is_one_line(
+    logs: Path, rules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback, and no exit code that blames the input."""
+    (tmp_path / "promtool").write_text('#!/bin/sh\n[ "$1" = check ] || kill -9 $$\n')
+    (tmp_path / "promtool").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert main(["backtest", str(logs), "--rules", rules, "--jobs", "1"]) == FAILED
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("fusewire: "))
+    assert "promtool was ended by SIGKILL while it judged 1 run. " in line
 
 
 def test_a_bad_log_is_named_and_the_others_are_still_reported(

@@ -53,6 +53,12 @@ class PrometheusError(WebhookError):
     reason = "prometheus"
 
 
+class BacktestError(WebhookError):
+    """Recorded runs could not be judged: a process that did it was killed."""
+
+    reason = "backtest"
+
+
 class StackError(WebhookError):
     """Prometheus or Alertmanager could not be started."""
 

@@ -8,13 +8,19 @@ for one.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
+import os
 import re
+import shutil
+import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +32,11 @@ from fusewire_webhook.backtest.exposure import expose
 from fusewire_webhook.backtest.model import Exposure, Floats, RunLog
 from fusewire_webhook.backtest.pack import Pack, left_out, relevant
 from fusewire_webhook.backtest.pruning import LIMIT
-from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.errors import BacktestError, ConfigError
+from fusewire_webhook.stack import leash
+
+NEWS_SECONDS = 30.0
+_REMEDY = "Most often that is the kernel, for lack of memory: take a smaller --jobs, or fewer logs at a time"
 
 RUN_SHARE = 0.1
 """What each run adds to the cost of an evaluation, as a share of its fixed cost."""
@@ -95,25 +105,41 @@ def evaluate(
     setting: Setting,
     *,
     jobs: int = 2,
-    progress: Callable[[int], None] = lambda _runs: None,
-) -> list[dict[str, Heard]]:
-    """For each pack what it said, by run.
+    waiting: Callable[[int], None] = lambda _runs: None,
+) -> Iterator[tuple[Plan, list[Heard]]]:
+    """Each run with what each pack said of it, as soon as that is known.
 
     Args:
         jobs: processes at once.
-        progress: called with the number of runs that were finished since the last call.
+        waiting: called every ``NEWS_SECONDS`` in which no run was done, with the number of runs at work.
 
     Raises:
         ConfigError: promtool refuses the rules or is not installed.
+        BacktestError: a process was killed.
     """
-    heard: list[dict[str, Heard]] = [{} for _ in packs]
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        batches = {pool.submit(_evaluate, batch, packs, setting): batch for batch in _batches(plans, 2 * jobs)}
-        for future in as_completed(batches):
-            for runs, found in zip(heard, future.result(), strict=True):
-                runs.update(found)
-            progress(len(batches[future]))
-    return heard
+        # the cheapest batch first: it has the most runs, and its news come soon
+        batches = {pool.submit(_evaluate, b, packs, setting): b for b in reversed(_batches(plans, 2 * jobs))}
+        left = dict(batches)
+        try:
+            while left:
+                done, _ = wait(left, timeout=NEWS_SECONDS, return_when=FIRST_COMPLETED)
+                if not done:
+                    waiting(sum(len(batch) for batch in itertools.islice(left.values(), jobs)))
+                for future in done:
+                    found = future.result()
+                    for plan in left.pop(future):
+                        yield plan, [heard[plan.log.id] for heard in found]
+        except BrokenProcessPool:
+            raise BacktestError(
+                f"a process that judged runs was killed; {sum(map(len, left.values()))} of {len(plans)} runs were "
+                f"not judged. {_REMEDY}"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others if left else ():
+                process.terminate()  # nobody waits for what is still judged
 
 
 def check(pack: Pack, *, promtool: str = "promtool") -> None:
@@ -183,6 +209,10 @@ def _judge(exposures: Sequence[Exposure], pack: Pack, setting: Setting) -> dict[
         path.write_text(json.dumps(_document(exposures, rules, setting)), encoding="utf-8")
         done = _run([setting.promtool, "test", "rules", str(path)])
     text = done.stdout + done.stderr
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        runs = "1 run" if len(exposures) == 1 else f"{len(exposures)} runs"
+        raise BacktestError(f"promtool was ended by {name} while it judged {runs}. {_REMEDY}")
     if done.returncode and "got:" not in text:
         raise ConfigError(f"promtool test rules: {' '.join(text.split())[:500]}")
     silent = {names: left_out(pack, names, actions=setting.actions) for names in set(shown.values())}
@@ -238,7 +268,9 @@ def _seconds(text: str) -> float:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{command[0]} is not installed; it comes with Prometheus") from error
+    """Run a program to its end; it ends with this process, also where that is killed."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise ConfigError(f"{command[0]} is not installed; it comes with Prometheus")
+    leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), program, *command[1:]]
+    return subprocess.run(leashed, capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,16 @@ class Point:
     verdicts: tuple[Verdict, ...]
 
 
+class Progress:
+    """What is told while it goes on. This one tells nobody."""
+
+    def judged(self, verdicts: Sequence[Verdict]) -> None:
+        """A run was judged: the verdict of each pack."""
+
+    def waiting(self, runs: int) -> None:
+        """Nothing was judged for a while; so many runs are at work."""
+
+
 def plan(logs: Sequence[RunLog], options: Options, *, scrape_seconds: float) -> tuple[list[Plan], list[LogError]]:
     """When the rows of each log happen, and the logs that cannot be played."""
     plans: list[Plan] = []
@@ -64,14 +74,15 @@ def backtest(
     pack: Pack,
     options: Options | None = None,
     *,
-    progress: Callable[[int], None] = lambda _runs: None,
+    progress: Progress | None = None,
 ) -> tuple[list[Verdict], list[LogError]]:
     """The verdict on each log, in their order, and the logs that could not be played.
 
     Raises:
         ConfigError: the rules cannot be evaluated, or promtool is not installed.
+        BacktestError: a process was killed.
     """
-    (verdicts,), errors = _backtest(logs, [pack], options or Options(), progress)
+    (verdicts,), errors = _backtest(logs, [pack], options or Options(), progress or Progress())
     return verdicts, errors
 
 
@@ -83,15 +94,16 @@ def sweep(
     key: str,
     values: Sequence[str],
     folder: Path,
-    progress: Callable[[int], None] = lambda _runs: None,
+    progress: Progress | None = None,
 ) -> tuple[list[Point], list[LogError]]:
     """How the pack does with each of these values of one number; copies of the rules are written to ``folder``.
 
     Raises:
         ConfigError: the pack has no such number.
+        BacktestError: a process was killed.
     """
     packs = [changed(pack, key, value, folder / str(number)) for number, value in enumerate(values)]
-    results, errors = _backtest(logs, packs, options or Options(), progress)
+    results, errors = _backtest(logs, packs, options or Options(), progress or Progress())
     points = [
         Point(value=value, score=score(verdicts), verdicts=tuple(verdicts))
         for value, verdicts in zip(values, results, strict=True)
@@ -100,7 +112,7 @@ def sweep(
 
 
 def _backtest(
-    logs: Sequence[RunLog], packs: Sequence[Pack], options: Options, progress: Callable[[int], None]
+    logs: Sequence[RunLog], packs: Sequence[Pack], options: Options, progress: Progress
 ) -> tuple[list[list[Verdict]], list[LogError]]:
     for pack in packs:
         engine.check(pack, promtool=options.promtool)
@@ -112,13 +124,12 @@ def _backtest(
         limits=options.limits,
         promtool=options.promtool,
     )
-    heard = (
-        engine.evaluate(plans, packs, setting, jobs=options.jobs, progress=progress)
-        if plans
-        else [{} for _ in packs]
-    )
-    verdicts = [
-        [judge(each, runs[each.log.id], pack.classes, scrape_seconds=scrape) for each in plans]
-        for pack, runs in zip(packs, heard, strict=True)
-    ]
-    return verdicts, errors
+    verdicts: dict[str, list[Verdict]] = {}
+    if plans:
+        for one, heard in engine.evaluate(plans, packs, setting, jobs=options.jobs, waiting=progress.waiting):
+            verdicts[one.log.id] = [
+                judge(one, said, pack.classes, scrape_seconds=scrape)
+                for said, pack in zip(heard, packs, strict=True)
+            ]
+            progress.judged(verdicts[one.log.id])
+    return [[verdicts[one.log.id][number] for one in plans] for number in range(len(packs))], errors

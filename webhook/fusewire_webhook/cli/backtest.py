@@ -14,13 +14,12 @@ from fusewire_webhook.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-    from collections.abc import Callable, Iterable
-
-    from rich.console import Console
+    from collections.abc import Iterable
 
     from fusewire_webhook.backtest.model import LogError, RunLog
     from fusewire_webhook.backtest.pack import Pack
     from fusewire_webhook.backtest.session import Options, Point
+    from fusewire_webhook.backtest.told import Told
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,6 +78,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
 
     from fusewire_webhook.backtest import report  # noqa: PLC0415
     from fusewire_webhook.backtest.session import backtest  # noqa: PLC0415
+    from fusewire_webhook.backtest.told import Told  # noqa: PLC0415
     from fusewire_webhook.backtest.verdict import score  # noqa: PLC0415
     from fusewire_webhook.cli import recorded  # noqa: PLC0415
 
@@ -93,8 +93,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
     _print_lines(recorded.unknown_reads(pack))
     _print_lines(recorded.idle_overrides(pack, logs))
     if arguments.sweep:
-        with _Progress(console, len(logs)) as advance:
-            points, unplayed = _sweep(arguments.sweep, logs, pack, options, advance)
+        with Told(console, len(logs)) as told:
+            points, unplayed = _sweep(arguments.sweep, logs, pack, options, told)
         errors += unplayed
         key = arguments.sweep.partition("=")[0]
         if arguments.json != "-":
@@ -102,8 +102,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _write(arguments.json, report.sweep_document(key, points, errors, clock=str(options.clock), pack=pack))
         return _say(errors)
-    with _Progress(console, len(logs)) as advance:
-        verdicts, unplayed = backtest(logs, pack, options, progress=advance)
+    with Told(console, len(logs)) as told:
+        verdicts, unplayed = backtest(logs, pack, options, progress=told)
     errors += unplayed
     if arguments.json != "-":
         out.print(report.runs_table(verdicts))
@@ -152,7 +152,7 @@ def _write(target: str, document: dict[str, Any]) -> None:
 
 
 def _sweep(
-    text: str, logs: list[RunLog], pack: Pack, options: Options, advance: Callable[[int], None]
+    text: str, logs: list[RunLog], pack: Pack, options: Options, told: Told
 ) -> tuple[list[Point], list[LogError]]:
     from fusewire_webhook.backtest.session import sweep  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ def _sweep(
     if not equals or not values:
         raise ConfigError(f"--sweep {text}: write NAME=V1,V2,… such as return_collapse=0.3,0.5,0.7")
     with tempfile.TemporaryDirectory(prefix="fusewire-sweep-") as folder:
-        return sweep(logs, pack, options, key=key, values=values, folder=Path(folder), progress=advance)
+        return sweep(logs, pack, options, key=key, values=values, folder=Path(folder), progress=told)
 
 
 def _say(errors: list[LogError]) -> int:
@@ -173,38 +173,3 @@ def _say(errors: list[LogError]) -> int:
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, file=sys.stderr)
-
-
-class _Progress:
-    """A bar on a terminal, a line per batch elsewhere."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-        self._bar = Progress(
-            TextColumn("runs"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._terminal = console.is_terminal
-        self._total = total
-        self._done = 0
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self._terminal:
-            self._bar.start()
-            self._task = self._bar.add_task("runs", total=self._total)
-        return self._advance
-
-    def __exit__(self, *_exc: object) -> None:
-        self._bar.stop()
-
-    def _advance(self, runs: int) -> None:
-        self._done += runs
-        if self._terminal:
-            self._bar.advance(self._task, runs)
-        else:
-            print(f"runs: {self._done} of {self._total}", file=sys.stderr)
