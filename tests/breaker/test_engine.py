@@ -578,7 +578,7 @@ async def test_the_exporters_own_word_on_its_port_is_followed(tmp_path: Path, mo
         await guard.running(0)
         said = {"host": "127.0.0.2", "port": 4321, "pid": 1, "attempt": 0}
         (guard.run_dir / "attempts" / "000" / "exporter.json").write_text(json.dumps(said))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while guard.engine.targets()[0].port != 4321:  # noqa: ASYNC110 - a file is being polled
                 await asyncio.sleep(0.01)
         assert guard.engine.targets()[0].host == "127.0.0.2"

@@ -171,11 +171,11 @@ class Lab:
 
     @property
     def prometheus(self) -> Prometheus:
-        return Prometheus(self.stack.prometheus_url, session=self.session)
+        return Prometheus(self.stack.prometheus_url, session=self.session, timeout=PATIENCE)
 
     @property
     def alertmanager(self) -> Alertmanager:
-        return Alertmanager(self.stack.alertmanager_url, session=self.session)
+        return Alertmanager(self.stack.alertmanager_url, session=self.session, timeout=PATIENCE)
 
     def promoter(self, *, watch_steps: int = 20, watch_seconds: float | None = None, **more: Any) -> Promoter:
         config = RunConfig(
@@ -280,7 +280,8 @@ async def start_lab(tmp_path: Path) -> AsyncIterator[Start]:
         lab = Lab(tmp_path, session)
 
         async def sd(_: web.Request) -> web.Response:
-            return web.json_response([{"targets": [f"127.0.0.1:{lab.port}"], "labels": lab.labels}])
+            labels = {**lab.labels, "__metrics_path__": "/attempt"}  # /metrics is what the webhook says of itself
+            return web.json_response([{"targets": [f"127.0.0.1:{lab.port}"], "labels": labels}])
 
         async def metrics(request: web.Request) -> web.Response:
             if request.headers.get("X-Prometheus-Scrape-Timeout-Seconds") is None or not lab.exporter.up:
@@ -292,7 +293,7 @@ async def start_lab(tmp_path: Path) -> AsyncIterator[Start]:
             return web.Response()
 
         app = web.Application()
-        app.add_routes([web.get("/sd", sd), web.get("/metrics", metrics), web.post("/alerts", alerts)])
+        app.add_routes([web.get("/sd", sd), web.get("/attempt", metrics), web.post("/alerts", alerts)])
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

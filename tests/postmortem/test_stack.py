@@ -36,7 +36,7 @@ groups:
         labels: {threshold: approx_kl, run: cartpole}
       - alert: KLSpike
         expr: |
-          max by (run, attempt, algorithm) (last_over_time(rl_approx_kl_run_min{steps="1"}[1s]))
+          max by (run, attempt, algorithm) (last_over_time(rl_approx_kl_run_min{steps="1"}[5s]))
             > on (run) group_left () fusewire:threshold{threshold="approx_kl"}
         labels: {action: trip, class: divergence, severity: critical}
         annotations: {summary: "KL {{ $value }}"}
@@ -99,7 +99,7 @@ def story(start: float, trip: float, restart: float, began: str) -> Story:
 
 async def wait_for(prometheus: Prometheus, query: str) -> None:
     """Until the query has an answer."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not await prometheus.query(query):
         assert time.monotonic() < end, f"{query} stays empty"
         await asyncio.sleep(0.1)
@@ -111,7 +111,7 @@ async def test_real_prometheus_gives_the_evidence(tmp_path: Path, exporter: Expo
     rules.write_text(RULES)
     stack = start_stack(
         tmp_path / "stack", webhook_host="127.0.0.1", webhook_port=exporter.port, rule_files=[rules],
-        scrape_interval=0.1, evaluation_interval=0.1, fast=True,
+        scrape_interval=0.25, evaluation_interval=0.25, fast=True,
     )  # fmt: skip
     async with stack as servers, aiohttp.ClientSession() as session:
         prometheus = Prometheus(servers.prometheus_url, session=session)
@@ -125,7 +125,7 @@ async def test_real_prometheus_gives_the_evidence(tmp_path: Path, exporter: Expo
         restart = time.time()
         await wait_for(prometheus, 'count_over_time(rl_approx_kl{attempt="1"}[10s]) > 5')
         told = story(start, trip, restart, alert.active_at)
-        observed = await observe(prometheus, told, scrape_interval=0.1)
+        observed = await observe(prometheus, told, scrape_interval=0.25)
     assert observed.problem == ""
     (rule,) = observed.rules
     assert rule.alert == "KLSpike"

@@ -11,7 +11,7 @@ import pytest
 
 from fusewire.snapshots import SnapshotStore
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 TRAINER = """
 import sys, time
@@ -61,7 +61,7 @@ async def test_the_last_snapshot_of_a_completed_run(tmp_path: Path, pack: str, i
     }
     (tmp_path / "fusewire.yml").write_text(json.dumps(settings))
     process = await fusewire_run(tmp_path)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         out, _ = await process.communicate()
     shown = out.decode()
     assert process.returncode == 0, shown
@@ -96,7 +96,7 @@ async def test_verdict_on_the_last_snapshot_outlives_a_webhook_that_is_killed_be
     (tmp_path / "fusewire.yml").write_text(json.dumps(settings))
     killed = await fusewire_run(tmp_path)
     assert killed.stdout is not None
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while "COMPLETED" not in (line := (await killed.stdout.readline()).decode()):
             assert line, "it ended before the run was completed"
         await asyncio.sleep(2)  # the target is gone, and Prometheus has marked its series as ended
