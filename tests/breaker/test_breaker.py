@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.breaker.actions import StopAttempt, owed
+from fusewire_webhook.breaker.actions import PromoteSnapshot, StopAttempt, owed
 from fusewire_webhook.breaker.events import (
     AttemptStarted,
     Command,
@@ -1142,6 +1142,19 @@ def test_a_completed_run_goes_on_when_a_person_reopens_it() -> None:
     assert (state.divergences_run, state.incident) == (1, before.incident)
     assert (state.lr_scale, state.seed) == (before.lr_scale, before.seed)
     assert "reopen by ann: because; resumed from" in state.decision
+
+
+def test_a_reopening_waits_for_what_a_person_promotes() -> None:
+    """It goes on from that snapshot; alone it would pass over one that nobody knows to be clean."""
+    world = trained(100)
+    world.train(300)
+    name = world.snapshot(promoted=False)
+    world.exit(0, completed=True)
+    assert world.command("promote", snapshot=name)
+    assert world.command("reopen")
+    assert [type(action) for action in owed(world.state)] == [PromoteSnapshot]
+    state = world.settle()
+    assert (state.promoted[-1].name, state.resumed_from) == (name, name)
 
 
 def test_shutdown_before_the_first_start_starts_at_the_next_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from fusewire_webhook.actuators.fake import FakeActuator
@@ -55,12 +56,27 @@ async def test_a_verdict_that_can_still_come_is_waited_for(tmp_path: Path) -> No
     found = completed(config)["cartpole"]
     assert not found.left
     assert f"{name} is not stable: values: kl was not finite" in found.words
-    assert await call("promote", "cartpole", "--snapshot", "7", "--why", "fine", "--runs", config.runs_dir) == 0
+    (hint,) = (line for line in found.words.splitlines() if f"to go on from {name}, first: " in line)
+    assert await call(*shlex.split(hint.partition(": fusewire ")[2])) == 0
     assert completed(config)["cartpole"].left, "the promotion is to be done"
     async with served(config, actuator) as service:
         await until(lambda: bool(service.engine.view("cartpole").promoted))
     write(run_dir, 5)
     assert not completed(config)["cartpole"].left
+
+
+async def test_what_is_promoted_before_a_reopening_is_gone_on_from(tmp_path: Path) -> None:
+    """Both are journaled while nobody serves: the promotion is done first, though nobody knows it to be clean."""
+    config = configured(tmp_path)
+    actuator = FakeActuator()
+    await ended(config, actuator)
+    name = write(Path(config.runs_dir) / "cartpole", 7)
+    for words in (("promote", "--snapshot", "7"), ("reopen",)):
+        assert await call(*words, "cartpole", "--why", "so", "--runs", config.runs_dir) == 0
+    async with served(config, actuator) as service:
+        await until(lambda: actuator.alive("cartpole") == [1])
+        view = service.engine.view("cartpole")
+        assert (view.resumed_from, view.promoted[-1]["name"]) == (name, name)
 
 
 async def test_of_several_runs_those_are_told_of_that_are_completed(tmp_path: Path) -> None:

@@ -95,12 +95,16 @@ class NoteWouldHave(Action):
 
 
 def owed(state: RunState) -> tuple[Action, ...]:
-    """What is to be done now. A pause holds what no person asked for."""
+    """What is to be done now. A pause holds what no person asked for.
+
+    A person's restart waits for what a person promotes: it would pass over that snapshot.
+    """
     actions: list[Action] = []
     actions += [NoteWouldHave(words=words) for words in state.would_have]
     actions += [PromoteSnapshot(name=p.name, who=p.who, why=p.why) for p in state.promotions]
     procedure = state.procedure
-    if procedure is not None and (procedure.person or not state.pauses):
+    waits = procedure is not None and procedure.cause == "restart" and bool(state.promotions)
+    if procedure is not None and not waits and (procedure.person or not state.pauses):
         actions.append(_stage_action(state))
     return tuple(actions)
 

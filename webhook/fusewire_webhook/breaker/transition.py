@@ -290,14 +290,14 @@ def _attempt_started(state: RunState, event: AttemptStarted) -> RunState:
         "infrastructure": {"restarts_infrastructure": state.restarts_infrastructure + 1},
     }.get(procedure.cause, {})
     origin = state.resumed_from or "scratch"
-    words = f"attempt {state.attempt} started from {origin}, learning-rate scale {state.lr_scale:g}"
+    words = f"attempt {state.attempt} started from {origin}"
     if procedure.cause == "restart" and state.resumed_from is not None:
-        words = f"{procedure.reason}; resumed from {origin}: {words}"
+        words = f"{procedure.reason}; resumed from {origin}: attempt {state.attempt}"
     started = state.to(
         "closed" if state.incident is None else "half_open",
         procedure=None,
         early_trip=None,
-        decision=words,
+        decision=f"{words}, learning-rate scale {state.lr_scale:g}",
         **counted,
     )
     return started if state.early_trip is None else _trip(started, state.early_trip)

@@ -73,7 +73,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
         case ev.StopUnconfirmed():
             return f"attempt {event.attempt} could not be stopped: {event.reason}"
         case ev.RolledBack():
-            aside = f", {len(event.quarantined)} snapshots to quarantine" if event.quarantined else ""
+            count = len(event.quarantined)
+            aside = f", {count} {'snapshot' if count == 1 else 'snapshots'} to quarantine" if count else ""
             how = "rolled back to" if event.target and aside else "goes on from"
             return f"{how} {event.target or 'scratch'}{aside}"
         case ev.RollbackFailed():

@@ -11,7 +11,7 @@ from fusewire.snapshots import SnapshotStore
 from fusewire_webhook.breaker.actions import owed
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.transition import fold
-from fusewire_webhook.breaker.view import held_back, view_of
+from fusewire_webhook.breaker.view import RunView, held_back, view_of
 from fusewire_webhook.breaker.words import plain
 from fusewire_webhook.cli.common import moment
 from fusewire_webhook.cli.progress import last_snapshot
@@ -56,15 +56,27 @@ def _completed(journal: Journal, run: str, root: Path, runs_dir: str) -> Complet
         return None
     where = f"{run} --runs {shlex.quote(runs_dir)}"
     step = f", at step {state.step}" if state.step else ""
+    view = view_of(run, 0, state)
+    last = _doubtful_last(view)
     lines = (
         f"{run}: COMPLETED before, on {moment(at)}{step} (attempt {state.attempt})",
-        *last_snapshot(view_of(run, 0, state), ()),
+        *last_snapshot(view, ()),
         f"what happened: fusewire log {where}",
+        *([f"to go on from {last}, first: fusewire promote {where} --snapshot {last} --why '…'"] if last else []),
         f"to train it further: fusewire reopen {where} --why '…', then the command again, with more to do",
         "to train anew: the command with another --name",
     )
     left = bool(owed(state)) or _awaits_a_verdict(state, root / run)
     return Completed(words="\n  ".join(map(plain, lines)), left=left)
+
+
+def _doubtful_last(view: RunView) -> str:
+    """The snapshot with which the run ended, where it is neither stable nor rejected; empty: it is no such one.
+
+    What reopens the run passes over it: whatever nobody saw is not clean.
+    """
+    newest = max((*view.promoted, *view.unpromoted), key=lambda one: (one["attempt"], one["step"]), default=None)
+    return newest["name"] if newest in view.unpromoted and not newest["rejected"] else ""
 
 
 def _awaits_a_verdict(state: RunState, run_dir: Path) -> bool:
