@@ -282,6 +282,12 @@ async def test_passing_over_stable_snapshots_must_be_confirmed(visit: Visit, loc
         assert (await decide(**going))[0] == 200
         await served.until(lambda: served.engine.view(RUN).live and served.engine.view(RUN).attempt == 1)
         assert served.engine.view(RUN).resumed_from == (first if locked else last)
+        if locked:  # what a person's reset set aside comes back like what a rollback did
+            answer = await session.post(
+                f"/api/runs/{RUN}/rollback", json={"who": "ada", "why": "x", "snapshot": "200"}
+            )
+            assert answer.status == 200
+            await served.until(lambda: served.engine.view(RUN).resumed_from == last)
 
 
 async def test_a_trip_that_is_under_way_is_a_decision(visit: Visit) -> None:

@@ -121,7 +121,7 @@ def _stage_action(state: RunState) -> Action:  # noqa: PLR0911 - one return per 
             return RollBack(
                 target=procedure.target,
                 reason=procedure.reason,
-                by_person=procedure.cause == "person",
+                by_person=procedure.cause in {"person", "reset"},
                 passed_over=procedure.passed_over,
             )
         case "resume":
