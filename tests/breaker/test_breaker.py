@@ -1104,6 +1104,34 @@ def test_a_trip_during_a_shutdown_is_answered_by_the_next_start() -> None:
     assert (state.attempt, state.resumed_step, state.lr_scale, state.phase) == (1, 100, 0.5, "half_open")
 
 
+@pytest.mark.parametrize("tripped", [False, True])
+def test_a_shutdown_that_was_cut_short_is_no_end_of_the_run(tripped: bool) -> None:
+    """A second Ctrl-C or a killed webhook: the next start ends what still lives, then goes on as ever."""
+    world = trained(100)
+    if tripped:
+        world.submit(trip(0))
+    world.command("shutdown")
+    world.restart_webhook()
+    world.declare(world.policy)
+    assert [type(action) for action in owed(world.state)] == [StopAttempt]
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, state.shut_down) == (1, 100, False)
+    assert (state.phase, state.lr_scale) == (("half_open", 0.5) if tripped else ("closed", 1.0))
+    assert len(world.alive) == 1
+
+
+def test_a_person_takes_a_shutdown_back_for_good() -> None:
+    """What a rollback during a shutdown has started is left alone by the next webhook."""
+    world = trained(100)
+    world.command("shutdown")
+    assert world.command("rollback", scratch=True)
+    assert world.settle().attempt == 1
+    world.restart_webhook()
+    world.declare(world.policy)
+    assert owed(world.state) == ()
+    assert len(world.alive) == 1
+
+
 @pytest.mark.parametrize("incident", [False, True])
 def test_what_goes_on_after_a_shutdown_is_no_incident(incident: bool) -> None:
     """Its phase is what it was, and the words say who stopped it and what it was resumed from."""

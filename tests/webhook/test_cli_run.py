@@ -109,7 +109,7 @@ async def test_an_interrupt_stops_everything_and_can_be_continued(
 
 
 async def test_a_second_interrupt_hurries(site: Site) -> None:
-    """A trainer that ignores SIGTERM has 30 s of grace; whoever presses twice does not wait for it."""
+    """A trainer that ignores SIGTERM has 30 s of grace; whoever presses twice does not wait, and goes on later."""
     site.configure(site.trainer(STAYS))
     process = await site.start("run")
     await until(lambda: len(site.pids()) == 1)
@@ -121,6 +121,9 @@ async def test_a_second_interrupt_hurries(site: Site) -> None:
         code, _, _ = await site.end(process)
     assert code == 130
     assert site.left() == []
+    site.configure(site.trainer("import sys; sys.exit(0)"))
+    code, shown, _ = await site.call("run")
+    assert (code, "toy: COMPLETED, attempt 1" in shown) == (0, True), shown
 
 
 async def test_a_reader_of_the_output_that_goes_away_leaves_no_trainer_unguarded(site: Site) -> None:

@@ -14,7 +14,7 @@ from fusewire_webhook.breaker.state import Incident, Phase, Procedure, RunState,
 
 def begin(state: RunState, procedure: Procedure, *, phase: Phase = "open", **changes: Any) -> RunState:
     """Set a procedure in motion: its first stage is owed now. It takes the place of any other."""
-    return _enter(state.to(phase, procedure=procedure, **changes))
+    return _enter(state.to(phase, procedure=procedure, **{"suspended": None, **changes}))
 
 
 def advance(state: RunState) -> RunState:
@@ -271,9 +271,9 @@ def shut_down(state: RunState, by: str) -> RunState:
 
 
 def go_on(state: RunState) -> RunState:
-    """The webhook starts again after a shutdown."""
+    """The webhook starts again after a shutdown; of one that was cut short, what still lives is ended first."""
     assert state.suspended is not None
-    suspended = state.suspended
+    suspended = replace(state.suspended, stages=(*_stop_first(state), *state.suspended.stages))
     nothing_failed = suspended.cause in {"first", "restart"}
     return begin(
         state,

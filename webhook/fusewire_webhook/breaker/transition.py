@@ -119,7 +119,7 @@ def _declared(state: RunState, event: RunDeclared) -> RunState:
     policy = Policy.from_json(event.policy)
     if state.declared:
         state = state.but(policy=policy)
-        return procedures.go_on(state) if state.shut_down and state.suspended else state
+        return procedures.go_on(state) if state.suspended is not None else state
     fresh = state.but(policy=policy, declared=True, attempt=event.first_attempt - 1, seed=policy.seed)
     first = Procedure(cause="first", reason="first start", stages=("resume", "start"))
     return procedures.begin(fresh, first, phase="closed", decision="first start")

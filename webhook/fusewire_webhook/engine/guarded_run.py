@@ -118,7 +118,7 @@ class GuardedRun:
                 await self._reconcile_disk()
             except (FusewireError, OSError) as error:
                 log.error("run %s: its snapshots cannot be compared with the journal now: %s", self.name, error)
-            if self.state.shut_down or self.state.policy != policy:
+            if self.state.suspended is not None or self.state.policy != policy:
                 await self.folded.append(RunDeclared(policy=policy.to_json()))
         if self.state.live or self.state.stage == "start":
             endpoint = await effects.blocking(effects.processes.endpoint.on_disk, self.state.attempt)
