@@ -59,7 +59,7 @@ def _check(arguments: argparse.Namespace) -> int:
         steps.append(
             (
                 f"Prometheus {prometheus_url}",
-                lambda: asyncio.run(_ask(_prometheus_problems, prometheus_url, scrape)),
+                lambda: asyncio.run(ask(prometheus_problems, prometheus_url, scrape)),
             )
         )
     if config.alertmanager.url is not None:
@@ -67,7 +67,7 @@ def _check(arguments: argparse.Namespace) -> int:
         steps.append(
             (
                 f"Alertmanager {alertmanager_url}",
-                lambda: asyncio.run(_ask(_alertmanager_problems, alertmanager_url, webhook_url)),
+                lambda: asyncio.run(ask(alertmanager_problems, alertmanager_url, webhook_url)),
             )
         )
     return 1 if sum([_report(title, step) for title, step in steps]) else 0
@@ -99,7 +99,7 @@ def require_rules(config: Config) -> None:
     else:
         scrape = config.prometheus.scrape_interval_seconds
         try:
-            found = asyncio.run(_ask(_loaded_problems, config.prometheus.url, scrape))
+            found = asyncio.run(ask(_loaded_problems, config.prometheus.url, scrape))
         except PrometheusError:
             found = []
     wrong = [str(problem) for problem in found if problem.severity == "error"]
@@ -197,7 +197,7 @@ def _tool_problems(tool: Sequence[str], path: Path) -> list[str]:
     return [f"{path.name}: {' '.join((done.stderr or done.stdout).split())}"]
 
 
-async def _ask(question: Callable[..., Awaitable[list[_T]]], url: str, *arguments: Any) -> list[_T]:
+async def ask(question: Callable[..., Awaitable[list[_T]]], url: str, *arguments: Any) -> list[_T]:
     import aiohttp  # noqa: PLC0415
 
     async with aiohttp.ClientSession() as session:
@@ -211,7 +211,7 @@ async def _loaded_problems(url: str, session: Any, scrape_seconds: float) -> lis
     return check_loaded(await Prometheus(url, session=session).rules(), scrape_seconds=scrape_seconds)
 
 
-async def _prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
+async def prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
     from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
     from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
     from fusewire_webhook.watch.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
@@ -231,7 +231,7 @@ async def _prometheus_problems(url: str, session: Any, scrape_seconds: float) ->
     return found
 
 
-async def _alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:
+async def alertmanager_problems(url: str, session: Any, webhook_url: str | None) -> list[str]:
     import yaml  # noqa: PLC0415
 
     from fusewire_webhook.settings import amconfig  # noqa: PLC0415
