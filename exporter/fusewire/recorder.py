@@ -8,7 +8,7 @@ without a scraper, and a scrape costs the same at any step rate.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,8 +236,8 @@ class Recorder:
             for name in set(names).difference(self._numbers, TOTALS):
                 self._errors.note(
                     "signal",
-                    f"signal {name!r} is not declared and not exported; "
-                    f"declare it with fusewire.attach(signals=[Signal(name={name!r}, help=…)])",
+                    f"signal {name!r} is not declared and not exported{_meant(name, self._numbers)}; "
+                    f"declare a signal of your own with fusewire.attach(signals=[Signal(name={name!r}, help=…)])",
                 )
             known = [place for place, name in enumerate(names) if name in self._numbers]
             columns = [self._numbers[names[place]] for place in known]
@@ -251,3 +251,15 @@ class Recorder:
             if len(self._layouts) < 256:
                 self._layouts[names] = layout
         return layout
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """The question whether one of the known signals was meant; empty where none is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - a run that spells its signals right never needs it
+
+    known = tuple(known)
+    words = set(name.split("_"))
+    like = get_close_matches(name, known, n=1, cutoff=0.7) or [
+        signal for signal in known if words.issubset(signal.split("_"))
+    ]
+    return f": did you mean {' or '.join(map(repr, like))}?" if like else ""

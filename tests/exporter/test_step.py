@@ -84,6 +84,25 @@ def test_one_warning_per_kind(attach: Attach, caplog: pytest.LogCaptureFixture) 
     assert [record.getMessage().count("'value_loss'") for record in caplog.records] == [1]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("aprox_kl", ": did you mean 'approx_kl'?"),
+        ("kl", ": did you mean 'approx_kl' or 'reference_kl'?"),
+        ("entropy", ": did you mean 'policy_entropy'?"),
+        ("temperatur", ": did you mean 'temperature'?"),
+        ("board_score", ";"),
+    ],
+)
+def test_a_misspelt_signal(attach: Attach, caplog: pytest.LogCaptureFixture, name: str, meant: str) -> None:
+    """The warning about a signal that is not declared names the one that was meant, if any is like it."""
+    run = attach()
+    with caplog.at_level(logging.WARNING, "fusewire"):
+        run.step(1, **{name: 0.1})
+        scrape(run)
+    assert f"signal {name!r} is not declared and not exported{meant}" in caplog.text
+
+
 def test_none_is_no_report(attach: Attach) -> None:
     """A signal given as None is not reported by that step, and no error."""
     run = attach()
