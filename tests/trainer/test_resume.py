@@ -234,14 +234,14 @@ def test_sigterm_ends_the_loop_with_143(tmp_path: Path) -> None:
     with ppo("--updates", "100000", "--snapshot-every", "1", "--pace-seconds", "600", run_dir=tmp_path) as child:
         wait_for_step(tmp_path, child)
         child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 143
+        assert child.wait(100) == 143
 
 
 @pytest.mark.parametrize("updates", [3, 4])
 def test_standalone_run_completes(tmp_path: Path, updates: int) -> None:
     """Without a supervisor the flags decide; the exit code of a finished training is 0, its last state is kept."""
     with ppo("--updates", str(updates), "--snapshot-every", "2", "--seed", "3", run_dir=tmp_path) as child:
-        assert child.wait(60) == 0
+        assert child.wait(100) == 0
     assert sorted(path.name for path in tmp_path.glob("snapshots/*")) == [
         "step-000000000002-a000",
         f"step-{updates:012d}-a000",
@@ -260,6 +260,6 @@ def test_standalone_run_completes(tmp_path: Path, updates: int) -> None:
 def test_bad_settings_are_one_line(arguments: list[str], line: str) -> None:
     """Exit code 2, and the last line names the flag or file."""
     with ppo(*arguments) as child:
-        _, errors = child.communicate(timeout=60)
+        _, errors = child.communicate(timeout=100)
         assert child.returncode == 2
     assert errors.strip().splitlines()[-1].startswith(line)
