@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fusewire_webhook.breaker.events import Command, Event
+from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.watch.prometheus import ActiveAlert, ManagedAlert, Matcher, RuleGroup, Silence
 from fusewire_webhook.watch.silences import SilenceWatch, Trips, matches, silences_of, trip_labels
 
@@ -195,3 +196,34 @@ async def test_pause_and_resume_are_journaled_once_with_author_and_comment(tmp_p
     servers.found = [silence(equal("run", RUN), state="expired")]
     await watch.look()
     assert engine.events == [(RUN, PAUSE), (RUN, RESUME)]
+
+
+async def test_an_outage_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While Alertmanager does not answer the log has one line, and one more once it answers again."""
+    looks: list[int] = []
+    answers = asyncio.Event()
+
+    class Away(Muting):
+        async def silences(self) -> list[Silence]:
+            looks.append(1)
+            if len(looks) in {5, 10}:
+                answers.set()
+            if len(looks) == 5:
+                return []
+            raise PrometheusError(f"Alertmanager did not answer look {len(looks)}")
+
+    alertmanager: Any = Away(Servers())
+    prometheus: Any = Servers()
+    watch = SilenceWatch(Engine(tmp_path, RUN), alertmanager=alertmanager, prometheus=prometheus, interval=0.0)
+    task = asyncio.create_task(watch.run())
+    for _ in range(2):
+        await asyncio.wait_for(answers.wait(), 60)
+        answers.clear()
+    task.cancel()
+    assert [
+        record.getMessage().split(" (")[0] for record in caplog.records if record.name.endswith("silences")
+    ] == [
+        "the silences could not be read: Alertmanager did not answer look 1",
+        "the silences are read again",
+        "the silences could not be read: Alertmanager did not answer look 6",
+    ]

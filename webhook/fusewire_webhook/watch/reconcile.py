@@ -14,6 +14,7 @@ from fusewire_webhook.breaker.events import AlertReported, AlertStatus, Command,
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.errors import PrometheusError, WebhookError
 from fusewire_webhook.watch.prometheus import ActiveAlert, Prometheus, duration
+from fusewire_webhook.watch.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Reconciler:
         self._began: dict[Key, float] = {}
         """When what was reported last had begun, as it said: Unix seconds."""
         self._lookback = START_LOOKBACK_SECONDS
+        self._trouble = Trouble(log, over="what fires is compared with what was delivered again")
 
     def stored(self, run: str, event: Event) -> None:
         """An event of a run was journaled: the engine's listener."""
@@ -90,11 +92,15 @@ class Reconciler:
             try:
                 await self.look()
             except PrometheusError as error:
-                log.warning("what fires could not be compared with what was delivered: %s", error)
+                self._trouble.tell(
+                    logging.WARNING, "what fires could not be compared with what was delivered: %s", error
+                )
             except WebhookError as error:
-                log.error("what fires is not acted on yet: %s", error)
-            except Exception:
-                log.exception("a look at the firing alerts failed")
+                self._trouble.tell(logging.ERROR, "what fires is not acted on yet: %s", error)
+            except Exception as error:
+                self._trouble.tell(logging.ERROR, "a look at the firing alerts failed: %s", error, trace=True)
+            else:
+                self._trouble.end()
             await asyncio.sleep(self._interval)
 
     async def look(self) -> int:

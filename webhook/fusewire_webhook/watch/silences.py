@@ -22,6 +22,7 @@ from fusewire_webhook.watch.prometheus import (
     Silence,
 )
 from fusewire_webhook.watch.triprules import is_trip
+from fusewire_webhook.watch.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class SilenceWatch:
         self._prometheus = prometheus
         self._interval = interval
         self._turn = asyncio.Lock()
+        self._trouble = Trouble(log, over="the silences are read again")
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -75,11 +77,13 @@ class SilenceWatch:
             try:
                 await self.look()
             except PrometheusError as error:
-                log.warning("the silences could not be read: %s", error)
+                self._trouble.tell(logging.WARNING, "the silences could not be read: %s", error)
             except WebhookError as error:
-                log.error("a silence could not be journaled: %s", error)
-            except Exception:
-                log.exception("a look at the silences failed")
+                self._trouble.tell(logging.ERROR, "a silence could not be journaled: %s", error)
+            except Exception as error:
+                self._trouble.tell(logging.ERROR, "a look at the silences failed: %s", error, trace=True)
+            else:
+                self._trouble.end()
             await asyncio.sleep(self._interval)
 
     async def look(self) -> None:
