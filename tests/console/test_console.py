@@ -575,6 +575,8 @@ async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: Open
         served.watch[0] = WatchStatus(problems={"watchdog": "no beat for 50 s"})
         await page.shows("watchdog: no beat for 50 s", within="#notices")
         await page.until("document.querySelector('#announcer').textContent.includes('The watch is degraded')")
+        served.watch[0] = WatchStatus(remarks={"prometheus": "the last reload failed"})
+        await page.shows("prometheus: the last reload failed", within="#notices")
         served.watch[0] = WatchStatus()
         await page.until("document.querySelector('#notices').innerText === ''")
         alert = {"status": "firing", "labels": {"alertname": "KLSpike", "run": "other"}, "annotations": {}}

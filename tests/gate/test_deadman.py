@@ -23,17 +23,22 @@ class Server:
 
     up: bool = True
     started: str = "1970-01-01T00:00:00Z"
+    reloaded: bool = True
     groups: list[RuleGroup] = field(default_factory=lambda: [group(rule(), WATCHDOG)])
 
     async def ready(self) -> None:
         if not self.up:
             raise PrometheusError("it is away")
 
+    async def reload_succeeded(self) -> bool:
+        await self.ready()
+        return self.reloaded
+
     async def now(self) -> float:
         return NOW
 
     async def runtime(self) -> RuntimeInfo:
-        return RuntimeInfo(start_time=self.started, last_config_time=self.started, reload_succeeded=True)
+        return RuntimeInfo(start_time=self.started, last_config_time=self.started, reload_succeeded=self.reloaded)
 
     async def rules(self) -> list[RuleGroup]:
         return self.groups
@@ -126,6 +131,28 @@ async def test_one_missed_answer_is_no_alarm_two_are(part: str) -> None:
     await switch.ask()
     await switch.announce()
     assert [status.degraded for status in world.told] == [True, False]
+
+
+@pytest.mark.parametrize("part", ["prometheus", "alertmanager"])
+async def test_a_failed_reload_is_told_and_blinds_nobody(part: str) -> None:
+    """At once and once, also while the server is away; promotions go on, and the next good reload is told too."""
+    world = World()
+    switch = world.switch()
+    server: Server = getattr(world, part)
+    server.reloaded = False
+    for _ in range(2):
+        await switch.ask()
+        await switch.announce()
+    assert [(status.degraded, *status.remarks) for status in world.told] == [(False, part)]
+    assert switch.reasons() == ()
+    server.up = False
+    for _ in range(2):
+        await switch.ask()
+        await switch.announce()
+    server.up = server.reloaded = True
+    await switch.ask()
+    await switch.announce()
+    assert [(status.degraded, *status.remarks) for status in world.told[1:]] == [(True, part), (False,)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -172,6 +175,39 @@ async def test_a_dismissed_alert_and_another_occurrence_of_it(start_lab: Start) 
     for _ in range(8):
         assert await reconciler.look() == 0
         await asyncio.sleep(0.25)
+
+
+async def test_a_failed_reload_of_either_server_is_told_until_one_succeeds(start_lab: Start) -> None:
+    """Prometheus goes on with its old rules and Alertmanager with its old routes: no answer of the gate changes."""
+    lab = await start_lab(rule_file(TRIP_RULE, WATCHDOG_RULE))
+    switch = DeadMansSwitch(prometheus=lab.prometheus, alertmanager=lab.alertmanager)
+    routes = lab.folder / "stack" / "alertmanager.yml"
+    files = {"prometheus": lab.rules, "alertmanager": routes}
+    sound = {part: file.read_text() for part, file in files.items()}
+    before = (await lab.prometheus.runtime()).last_config_time
+
+    async def reload(part: str, text: str) -> None:
+        files[part].write_text(text)
+        pid = lab.stack.children[part].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGHUP)
+
+    def remarked(*parts: str) -> Callable[[], Awaitable[bool]]:
+        async def told() -> bool:
+            await switch.ask()
+            return tuple(switch.status().remarks) == parts
+
+        return told
+
+    await lab.until(remarked())
+    await reload("prometheus", rule_file(TRIP_RULE, WATCHDOG_RULE).replace("vector(time())", "vector(time("))
+    await lab.until(remarked("prometheus"))
+    await reload("alertmanager", "route: {receiver: nobody}")
+    await lab.until(remarked("prometheus", "alertmanager"))
+    assert (switch.reasons(), (await lab.prometheus.runtime()).last_config_time) == ((), before)
+    for part, text in sound.items():
+        await reload(part, text)
+    await lab.until(remarked())
 
 
 async def beat(lab: Lab, switch: DeadMansSwitch) -> bool:

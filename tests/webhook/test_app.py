@@ -277,6 +277,17 @@ async def test_ready_is_not_alive(serve: Open, beats: Beats) -> None:
     assert (await samples(client))['fusewire_monitoring_degraded{part="watchdog"}'] == 1
 
 
+async def test_a_failed_reload_leaves_it_ready_and_is_told(serve: Open, beats: Beats) -> None:
+    """A server that goes on with what it had before still watches: 200, with the remark beside it."""
+    beats.state = WatchStatus(remarks={"prometheus": "the last reload failed"})
+    client = await serve()
+    response = await client.get("/readyz")
+    answer = {"ready": True, "reasons": [], "remarks": ["prometheus: the last reload failed"]}
+    assert (response.status, await response.json()) == (200, answer)
+    overview = await (await client.get("/api/runs")).json()
+    assert overview["monitoring"]["remarks"] == {"prometheus": "the last reload failed"}
+
+
 async def test_a_background_task_that_ends_makes_it_unready(serve: Open) -> None:
     """A promoter or reconciler that died is visible, not silent."""
 

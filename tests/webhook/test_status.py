@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from fusewire_webhook.breaker.state import RunState, Snapshot
 from fusewire_webhook.breaker.view import view_of
-from fusewire_webhook.cli.status import details
+from fusewire_webhook.cli.status import details, show
 
 PROMOTED = Snapshot(name="step-000000000100-a000", step=100, attempt=0)
 
@@ -25,3 +27,10 @@ def test_the_stable_snapshot_is_where_a_trip_would_go_back_to() -> None:
 def test_only_a_run_without_a_stable_snapshot_has_none_to_go_back_to() -> None:
     """That is said in so many words."""
     assert said() == ["stable snapshot: none yet, so a divergence has none to go back to"]
+
+
+def test_a_server_that_goes_on_with_its_old_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the runs, also while the watch is whole."""
+    monitoring = {"degraded": False, "problems": {}, "remarks": {"prometheus": "the last reload failed"}}
+    show({"runs": [], "monitoring": monitoring, "unknown_alerts": []}, detailed=False)
+    assert "prometheus: the last reload failed" in capsys.readouterr().out

@@ -245,8 +245,10 @@ class _Parts:
         return self.engine.views()
 
     async def _watch_changed(self, status: WatchStatus) -> None:
-        """Journal for each run that the watch is degraded, or whole again."""
-        event = MonitoringChanged(at=time.time(), degraded=status.degraded, reasons=status.reasons)
+        """Journal for each run that the watch is degraded, whole again, or not as its files say."""
+        event = MonitoringChanged(
+            at=time.time(), degraded=status.degraded, reasons=status.reasons, remarks=status.remarked
+        )
         runs = [view.run for view in self.engine.views()]
         stored = await asyncio.gather(*(self.engine.submit(run, event) for run in runs), return_exceptions=True)
         for run, outcome in zip(runs, stored, strict=True):

@@ -320,11 +320,13 @@ class Command(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringChanged(Event):
-    """The watch itself became degraded, or recovered. No run is touched by it."""
+    """The watch itself became degraded or recovered, or a remark on it came or went. No run is touched by it."""
 
     kind: ClassVar[str] = "monitoring_changed"
     degraded: bool
     reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What does not run as its files say, and still watches."""
 
 
 KINDS: dict[str, type[Event]] = {

@@ -91,10 +91,8 @@ def _describe(event: Event) -> str:  # noqa: PLR0911, PLR0912 - one sentence per
             dismissing = ", dismissing what the pause held" if event.dismiss else ""
             return f"{event.who}: {event.verb}{target}{dismissing}: {event.why}"
         case ev.MonitoringChanged():
-            return (
-                f"the watch is degraded: {'; '.join(event.reasons)}"
-                if event.degraded
-                else "the watch is whole again"
-            )
+            if event.degraded:
+                return f"the watch is degraded: {'; '.join((*event.reasons, *event.remarks))}"
+            return f"the watch goes on: {'; '.join(event.remarks)}" if event.remarks else "the watch is whole again"
         case _:
             return event.kind

@@ -49,7 +49,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(overview, indent=2))
     else:
-        _show(overview, detailed=arguments.run is not None)
+        show(overview, detailed=arguments.run is not None)
         for line in _unguarded(
             folder, overview["runs"], served=answer is not None, alone=arguments.run is not None
         ):
@@ -103,7 +103,8 @@ def _left_running(folder: RunsFolder, run: str, attempt: int) -> str:
     )
 
 
-def _show(overview: dict[str, Any], *, detailed: bool) -> None:
+def show(overview: dict[str, Any], *, detailed: bool) -> None:
+    """Print it; with ``detailed`` all that is known of each run."""
     from rich.console import Console  # noqa: PLC0415
 
     from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
@@ -119,6 +120,8 @@ def _show(overview: dict[str, Any], *, detailed: bool) -> None:
         console.print(
             f"The watch is degraded: {'; '.join(monitoring['problems'].values())}", style="bold red", markup=False
         )
+    for part, remark in monitoring["remarks"].items() if monitoring else ():
+        console.print(f"{part}: {remark}", style="yellow", markup=False)
     for stranger in overview["unknown_alerts"]:
         console.print(
             f"{stranger['count']} alerts {stranger['alertname']} name the run {stranger['run']!r}, "

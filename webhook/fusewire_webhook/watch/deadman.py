@@ -7,6 +7,7 @@ beats. A fault of the watch is announced and stops promotions; it never touches 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,13 @@ log = logging.getLogger(__name__)
 
 PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
 WATCHDOG = "Watchdog"
+NOT_RELOADED = {
+    "prometheus": "the last reload of its configuration failed: it goes on with the rules of before, and would not "
+    "start with what it was given; its log says what is wrong",
+    "alertmanager": "the last reload of its configuration failed: it goes on with the routes of before, and would "
+    "not start with what it was given; its log says what is wrong",
+}
+"""By part. Nobody is blind for it: what the gate rests on is asked of the server as it is, so promotions go on."""
 START_SECONDS = 5.0
 """A Prometheus that has just started or reloaded gets this and two intervals to evaluate its rules."""
 
@@ -30,6 +38,8 @@ class WatchStatus:
 
     problems: Mapping[str, str] = field(default_factory=dict)
     """One line for each part that is degraded: prometheus, alertmanager, rules, watchdog."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """One line for each part that works, but not as its files say: prometheus, alertmanager."""
     beat_age: float | None = None
     """Seconds since the last beat that counted; None: none yet."""
 
@@ -40,7 +50,16 @@ class WatchStatus:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The problems as lines."""
-        return tuple(f"{part}: {problem}" for part, problem in self.problems.items())
+        return _lines(self.problems)
+
+    @property
+    def remarked(self) -> tuple[str, ...]:
+        """The remarks as lines."""
+        return _lines(self.remarks)
+
+
+def _lines(parts: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{part}: {text}" for part, text in parts.items())
 
 
 OnChange = Callable[[WatchStatus], Awaitable[None]]
@@ -54,7 +73,7 @@ class DeadMansSwitch:
         ask_every: seconds between direct questions; two failures in a row count, so that a restart within 2 s
             raises no alarm.
         period: seconds between looks at the age of the beat.
-        on_change: awaited whenever the set of degraded parts changes, recovery included.
+        on_change: awaited whenever the set of parts with a problem or a remark changes, recovery included.
     """
 
     def __init__(
@@ -78,8 +97,9 @@ class DeadMansSwitch:
         self._beats = Beats(started=clock())
         self._last_answers: dict[str, str] = {}
         self._confirmed: dict[str, str] = {}
+        self._remarks: dict[str, str] = {}
         self._asked: float | None = None
-        self._announced: frozenset[str] = frozenset()
+        self._announced = WatchStatus()
 
     def beat(self, value: float) -> bool:
         """A watchdog alert came; true where it counts (its value advanced)."""
@@ -93,6 +113,7 @@ class DeadMansSwitch:
             problems["watchdog"] = f"no advancing beat for {now - self._beats.last:.0f} s"
         return WatchStatus(
             problems={part: problems[part] for part in PARTS if part in problems},
+            remarks={part: self._remarks[part] for part in PARTS if part in self._remarks},
             beat_age=now - self._beats.last if self._beats.any else None,
         )
 
@@ -118,15 +139,19 @@ class DeadMansSwitch:
 
     async def announce(self) -> None:
         """Tell of a change, if there is one."""
-        status = self.status()
-        parts = frozenset(status.problems)
-        if parts == self._announced:
+        status, before = self.status(), self._announced
+        problems_changed = status.problems.keys() != before.problems.keys()
+        if not problems_changed and status.remarks.keys() == before.remarks.keys():
             return
-        self._announced = parts
-        if status.degraded:
+        self._announced = status
+        if problems_changed and status.degraded:
             log.error("the watch is degraded, nothing is promoted: %s", "; ".join(status.reasons))
-        else:
+        elif problems_changed:
             log.warning("the watch has recovered")
+        for part in status.remarks.keys() - before.remarks.keys():
+            log.warning("%s: %s", part, status.remarks[part])
+        for part in before.remarks.keys() - status.remarks.keys():
+            log.warning("%s: its configuration is loaded again", part)
         if self._on_change is not None:
             try:
                 await self._on_change(status)
@@ -139,9 +164,12 @@ class DeadMansSwitch:
             await self._alertmanager.ready()
         except PrometheusError as error:
             problems["alertmanager"] = str(error)
+        with contextlib.suppress(PrometheusError):  # what is not known is no news: the remark stays as it was
+            self._remark("alertmanager", await self._alertmanager.reload_succeeded())
         try:
             await self._prometheus.ready()
             runtime = await self._prometheus.runtime()
+            self._remark("prometheus", runtime.reload_succeeded)
             now = await self._prometheus.now()
             groups = await self._prometheus.rules()
         except PrometheusError as error:
@@ -151,6 +179,12 @@ class DeadMansSwitch:
         if found:
             problems["rules"] = "; ".join(found)
         return problems
+
+    def _remark(self, part: str, reloaded: bool) -> None:
+        if reloaded:
+            self._remarks.pop(part, None)
+        else:
+            self._remarks[part] = NOT_RELOADED[part]
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,9 @@ from yarl import URL
 from fusewire_webhook.errors import PrometheusError
 
 Labels = Mapping[str, str]
+
+_RELOAD_METRIC = "alertmanager_config_last_reload_successful"
+_LAST_RELOAD = re.compile(rf"^{_RELOAD_METRIC} (\S+)$".encode(), re.MULTILINE)
 
 
 def label_value(text: str) -> str:
@@ -337,6 +341,14 @@ class Alertmanager(_Client):
                 )
                 for item in answer
             ]
+
+    async def reload_succeeded(self) -> bool:
+        """Did it load its configuration the last time that it was told to? Its own metric says so."""
+        status, body = await self._fetch("/metrics")
+        found = _LAST_RELOAD.search(body) if status == 200 else None
+        if found is None:
+            raise PrometheusError(f"Alertmanager answered {status} to /metrics without {_RELOAD_METRIC}")
+        return float(found[1]) == 1.0
 
     async def status(self) -> Mapping[str, Any]:
         """Version, uptime, cluster and loaded configuration (``config.original`` is its YAML)."""

@@ -59,6 +59,7 @@ def watch(deps: Deps) -> dict[str, Any]:
         "monitoring": {
             "degraded": status.degraded,
             "problems": dict(status.problems),
+            "remarks": dict(status.remarks),
             "watchdog_age_seconds": status.beat_age,
         },
         "unknown_alerts": deps.receiver.strangers.as_json(),

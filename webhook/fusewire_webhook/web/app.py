@@ -52,11 +52,13 @@ async def _alive(_request: web.Request) -> web.Response:
 async def _ready(request: web.Request) -> web.Response:
     """200 while everything that guards the runs works; else 503 with the reasons."""
     deps = request.app[DEPS]
-    reasons = list(deps.watch().reasons)
+    status = deps.watch()
+    reasons = list(status.reasons)
     reasons += [f"{name} ended: {error}" for name, error in request.app[FALLEN].items()]
     if not_stored := deps.receiver.not_stored or deps.journal_trouble():
         reasons.append(f"journal: {not_stored}")
-    return api.answer({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+    told = {"ready": not reasons, "reasons": reasons, "remarks": list(status.remarked)}
+    return api.answer(told, status=503 if reasons else 200)
 
 
 async def _discover(request: web.Request) -> web.Response:

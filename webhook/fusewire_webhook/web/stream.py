@@ -89,7 +89,8 @@ async def _events(request: web.Request) -> web.StreamResponse:
 
 def _marks(deps: Deps) -> tuple[Any, ...]:
     """Differ where what :func:`watch` answers does, apart from the age of the beat."""
-    return dict(deps.watch().problems), deps.receiver.strangers.version
+    status = deps.watch()
+    return dict(status.problems), dict(status.remarks), deps.receiver.strangers.version
 
 
 def _change(deps: Deps, run: str, seq: int, event: Event) -> dict[str, Any]:

@@ -89,7 +89,7 @@ let shown = "";
 
 function showNotices() {
   const { monitoring, strangers } = store;
-  const key = JSON.stringify([monitoring.problems, strangers]);
+  const key = JSON.stringify([monitoring.problems, monitoring.remarks, strangers]);
   if (key === shown) return;
   shown = key;
   const wanted = [];
@@ -97,6 +97,8 @@ function showNotices() {
     const lines = Object.entries(monitoring.problems).map(([part, problem]) => `${part}: ${problem}`);
     wanted.push(notice("warning", "The watch is degraded: nothing is promoted, no run is touched", lines));
   }
+  const remarks = Object.entries(monitoring.remarks).map(([part, remark]) => `${part}: ${remark}`);
+  if (remarks.length) wanted.push(notice("plain", "A changed configuration is not in use", remarks));
   if (strangers.length) {
     const lines = strangers.slice(0, 5).map((s) => `${s.alertname} for ${s.run}, ${s.count}×, last at ${clock(s.last_at)}`);
     if (strangers.length > 5) lines.push(`and ${strangers.length - 5} more`);

@@ -4,7 +4,7 @@ import { announce } from "./dom.js";
 import { label } from "./words.js";
 
 export const runs = new Map();
-export let monitoring = { degraded: false, problems: {} };
+export let monitoring = { degraded: false, problems: {}, remarks: {} };
 export let strangers = [];
 export let loaded = false;
 
