@@ -150,6 +150,17 @@ class ActuatorContract(ABC):
         assert (hurried.confirmed, hurried.exit_code) == (True, 137)
         assert (await soon(patient)).exit_code == 137
 
+    async def test_a_stop_at_once(self, actuator: Actuator, tmp_path: Path) -> None:
+        """Nothing is waited for any more, also where another stop's grace is under way; both are confirmed."""
+        launch = self.launch(tmp_path, "ignores TERM")
+        handle = await actuator.start(launch)
+        await self.ready(tmp_path, launch)
+        patient = asyncio.create_task(actuator.stop(handle, grace_seconds=3600))
+        await asyncio.sleep(0.2)
+        hurried = await soon(actuator.stop(handle, grace_seconds=3600, at_once=True))
+        assert (hurried.confirmed, hurried.exit_code) == (True, 137)
+        assert (await soon(patient)).exit_code == 137
+
     async def test_stop_of_an_exited_attempt(self, actuator: Actuator, tmp_path: Path) -> None:
         """Stopping what has ended confirms at once and changes neither code nor reason."""
         handle = await actuator.start(self.launch(tmp_path, "exits 3"))

@@ -105,6 +105,24 @@ async def test_a_grandchild_that_ignores_sigterm(tmp_path: Path) -> None:
     assert (gone.confirmed, gone.exit_code, gone.killed) == (True, 143, 1)
 
 
+async def test_a_stop_at_once_waits_for_no_grandchild(tmp_path: Path) -> None:
+    """What ignores SIGTERM is killed now, not after the seconds that a tree has to obey."""
+    actuator = LocalActuator(gpu=NoGpu(), kill_seconds=3600)
+    script = """
+    sh -c 'trap "" TERM; echo up >$T/up; while read x; do :; done </dev/zero' &
+    trap '' TERM
+    while :; do sleep 0.05; done
+    """
+    handle = await actuator.start(shell(tmp_path, script))
+    await appears(tmp_path / "up")
+    patient = asyncio.create_task(actuator.stop(handle, grace_seconds=0.1))
+    await asyncio.sleep(0.5)
+    gone = await asyncio.wait_for(actuator.stop(handle, grace_seconds=3600, at_once=True), 30)
+    assert (await asyncio.wait_for(patient, 30)).killed >= 2
+    await actuator.close()
+    assert (gone.confirmed, gone.exit_code) == (True, 137)
+
+
 async def test_no_descriptor_is_left_open(actuator: LocalActuator, tmp_path: Path) -> None:
     """Starts, waits and stops, hurried ones too, leave no file descriptor behind."""
 

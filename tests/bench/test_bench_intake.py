@@ -177,10 +177,10 @@ class Simulated(FakeActuator):
         super().__init__(stop_seconds=STOP_SECONDS)
         self.begun: dict[str, list[float]] = {}
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
+    async def stop(self, handle: Handle, *, grace_seconds: float, at_once: bool = False) -> Gone:
         if handle["attempt"] == 0:
             self.begun.setdefault(handle["run"], []).append(time.monotonic())
-        return await super().stop(handle, grace_seconds=grace_seconds)
+        return await super().stop(handle, grace_seconds=grace_seconds, at_once=at_once)
 
 
 def thousand(pipe: Pipe, folder: Path, names: tuple[str, ...]) -> None:

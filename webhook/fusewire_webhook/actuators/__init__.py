@@ -75,8 +75,11 @@ class Actuator(Protocol):
         """Return once the process has exited."""
         ...
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
-        """TERM to the root, grace, TERM to the rest of the tree, KILL, each bounded; then see that all is gone."""
+    async def stop(self, handle: Handle, *, grace_seconds: float, at_once: bool = False) -> Gone:
+        """TERM to the root, grace, TERM to the rest of the tree, KILL, each bounded; then see that all is gone.
+
+        ``at_once``: KILL now, also where another call's grace is under way.
+        """
         ...
 
     async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:

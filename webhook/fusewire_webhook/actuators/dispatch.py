@@ -34,9 +34,9 @@ class DispatchingActuator:
         """See :class:`~fusewire_webhook.actuators.Actuator`."""
         return await self._maker(handle).wait(handle)
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
+    async def stop(self, handle: Handle, *, grace_seconds: float, at_once: bool = False) -> Gone:
         """See :class:`~fusewire_webhook.actuators.Actuator`."""
-        return await self._maker(handle).stop(handle, grace_seconds=grace_seconds)
+        return await self._maker(handle).stop(handle, grace_seconds=grace_seconds, at_once=at_once)
 
     async def find(self, run: str, attempt: int, run_dir: str) -> Handle | None:
         """The handle, whichever actuator has started the attempt."""

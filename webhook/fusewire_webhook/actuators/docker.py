@@ -124,15 +124,15 @@ class DockerActuator:
         kept = Contained.from_handle(handle)
         return await self._exited(kept, await self._ended(kept))
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
+    async def stop(self, handle: Handle, *, grace_seconds: float, at_once: bool = False) -> Gone:
         """SIGTERM, grace, SIGKILL; with the container's first process everything in it ends.
 
-        Calls at the same time are one stop, with the shortest grace of all. Whether GPU memory is free cannot be
-        seen through the engine: with GPUs the answer is ``unknown``.
+        Calls at the same time are one stop, with the shortest grace of all, none with ``at_once``. Whether GPU
+        memory is free cannot be seen through the engine: with GPUs the answer is ``unknown``.
         """
         kept = Contained.from_handle(handle)
         stopping = self._stopping.setdefault(kept.folder, _Stopping())
-        timer = asyncio.get_running_loop().call_later(grace_seconds, stopping.grace_over.set)
+        timer = asyncio.get_running_loop().call_later(0.0 if at_once else grace_seconds, stopping.grace_over.set)
         try:
             async with stopping.lock:
                 return await self._patiently(lambda: self._stop(kept, stopping.grace_over))

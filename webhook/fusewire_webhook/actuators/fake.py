@@ -90,7 +90,13 @@ class FakeActuator:
         await process.ended.wait()
         return process.status
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:  # noqa: ARG002 - the protocol's
+    async def stop(
+        self,
+        handle: Handle,
+        *,
+        grace_seconds: float,  # noqa: ARG002 - the protocol's
+        at_once: bool = False,  # noqa: ARG002 - the protocol's
+    ) -> Gone:
         """See :class:`~fusewire_webhook.actuators.Actuator`."""
         process = self._process(handle)
         if process.alive:

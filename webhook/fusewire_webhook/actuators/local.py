@@ -55,6 +55,8 @@ class _Stopping:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     grace_over: asyncio.Event = field(default_factory=asyncio.Event)
+    kill: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody does not even wait for what SIGTERM does to the rest of the tree."""
 
 
 class LocalActuator:
@@ -141,18 +143,22 @@ class LocalActuator:
             found = await self._exit(kept)
             return self._exited(found, asked=await alone(stop_marked, kept.folder))
 
-    async def stop(self, handle: Handle, *, grace_seconds: float) -> Gone:
+    async def stop(self, handle: Handle, *, grace_seconds: float, at_once: bool = False) -> Gone:
         """End the whole tree, as docs/architecture.md §5 says; takes at most grace + 2 × kill + GPU seconds.
 
-        Calls at the same time are one stop, with the shortest grace of all. ``confirmed=False`` names what is left,
-        or says that the stop hangs: it is given up ``stop_margin_seconds`` after these bounds.
+        Calls at the same time are one stop, with the shortest grace of all; ``at_once`` leaves out the waits before
+        SIGKILL. ``confirmed=False`` names what is left, or says that the stop hangs: it is given up
+        ``stop_margin_seconds`` after these bounds.
         """
         kept = KeptAttempt.from_handle(handle)
         stopping = self._stopping.setdefault(kept.folder, _Stopping())
         timer = asyncio.get_running_loop().call_later(grace_seconds, stopping.grace_over.set)
+        if at_once:
+            stopping.grace_over.set()
+            stopping.kill.set()
         try:
             async with stopping.lock:
-                return await self._within_bounds(kept, stopping.grace_over, grace_seconds)
+                return await self._within_bounds(kept, stopping, grace_seconds)
         finally:
             timer.cancel()
 
@@ -161,15 +167,15 @@ class LocalActuator:
         self._reaper.close()
         self._threads.shutdown(wait=False)
 
-    async def _within_bounds(self, kept: KeptAttempt, grace_over: asyncio.Event, grace_seconds: float) -> Gone:
+    async def _within_bounds(self, kept: KeptAttempt, stopping: _Stopping, grace_seconds: float) -> Gone:
         seconds = grace_seconds + 2 * self._kill_seconds + self._gpu_release_seconds + self._stop_margin_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self._stop(kept, grace_over)
+                return await self._stop(kept, stopping)
         except TimeoutError:
             return Gone(confirmed=False, reason=f"the stop of {kept.folder} did not end within {seconds:g} s")
 
-    async def _stop(self, kept: KeptAttempt, grace_over: asyncio.Event) -> Gone:
+    async def _stop(self, kept: KeptAttempt, stopping: _Stopping) -> Gone:
         where = await alone(self._whereabouts, kept)
         if where == "elsewhere":
             return Gone(
@@ -189,14 +195,14 @@ class LocalActuator:
         pids = {kept.root.pid, *(process.id.pid for process in tree)}
         before = asyncio.create_task(self._gpu_holders(set(pids)))
         if root_runs:
-            await first_of(self._until_ended([kept.root]), grace_over.wait())
+            await first_of(self._until_ended([kept.root]), stopping.grace_over.wait())
             tree = await self._quick(self._members, kept)
         # 2. SIGTERM to what is left of the tree
         if tree:
             pids.update(process.id.pid for process in tree)
             ids = [process.id for process in tree]
             await self._signal(ids, signal.SIGTERM)
-            await self._until_ended(ids, self._kill_seconds)
+            await first_of(self._until_ended(ids, self._kill_seconds), stopping.kill.wait())
         # 3. SIGKILL, and whatever was forked meanwhile, until nothing is left
         deadline = time.monotonic() + self._kill_seconds
         while left := await self._quick(self._members, kept):

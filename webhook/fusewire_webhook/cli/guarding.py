@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusewire_webhook import cli
+from fusewire_webhook.actuators import Handle
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.cli.progress import Progress
 from fusewire_webhook.service import Service, serving
@@ -20,6 +21,10 @@ from fusewire_webhook.settings.config import Config
 
 log = logging.getLogger(__name__)
 
+HURRIED_SECONDS = 5.0
+"""How long a second Ctrl-C waits for the end of killed trainers: to see it, and to journal it."""
+HURRY_SECONDS = 0.1
+"""Between two looks for what still lives in that time: a start may have been under way."""
 VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
 
@@ -165,20 +170,57 @@ async def _finished(service: Service, run: str, say: Callable[[str], None]) -> N
 async def stop(service: Service, config: Config, taken: Interrupts, say: Callable[[str], None]) -> None:
     """Stop the trainers and journal it.
 
-    A second signal kills them, and a journal that stores nothing does not save them either: then they are stopped
-    without an entry, and the next start finds them gone.
+    A second signal kills them at once, which is journaled as any other end. A journal that stores nothing does not
+    save them either: then they are stopped without an entry, and the next start finds them gone.
     """
     why = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}.get(taken.signal, taken.signal.name)
-    orderly, _ = await unless(taken.hurried, service.engine.close(stop_runs=True, why=why))
-    if not orderly:
+    closing = asyncio.ensure_future(service.engine.close(stop_runs=True, why=why))
+    hurried = asyncio.ensure_future(_hurry(service, taken, closing))
+    try:
+        await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        orderly = closing.done()
+    finally:
+        hurried.cancel()
+        closing.cancel()
+        await asyncio.gather(hurried, closing, return_exceptions=True)
+    if orderly:
+        closing.result()
+    else:
         await service.engine.close(stop_runs=False)
-    left = {view.run: view.handle for view in service.engine.views() if view.live and view.handle is not None}
-    if orderly and left:
+    left = _living(service)
+    if left:
         say(f"stopping {', '.join(left)} without a journal entry")
-    graces = {run: config.runs[run].stop.grace_seconds if orderly else 0.0 for run in left}
-    await asyncio.gather(
-        *(service.actuator.stop(handle, grace_seconds=graces[run]) for run, handle in left.items())
-    )
+        graceful, _ = await unless(taken.hurried, _stop_all(service, left, config))
+        if not graceful:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HURRIED_SECONDS):
+                    await _kill_all(service, left)
+
+
+async def _stop_all(service: Service, handles: dict[str, Handle], config: Config) -> None:
+    graces = {run: config.runs[run].stop.grace_seconds for run in handles}
+    stops = (service.actuator.stop(handle, grace_seconds=graces[run]) for run, handle in handles.items())
+    await asyncio.gather(*stops)
+
+
+async def _kill_all(service: Service, handles: dict[str, Handle]) -> None:
+    kills = (service.actuator.stop(handle, grace_seconds=0.0, at_once=True) for handle in handles.values())
+    await asyncio.gather(*kills, return_exceptions=True)
+
+
+async def _hurry(service: Service, taken: Interrupts, closing: asyncio.Future[None]) -> None:
+    """After a second signal, kill what lives; return where the orderly end does not come of it soon."""
+    await taken.hurried.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HURRIED_SECONDS):
+            while not closing.done():
+                await _kill_all(service, _living(service))
+                await asyncio.wait({closing}, timeout=HURRY_SECONDS)
+
+
+def _living(service: Service) -> dict[str, Handle]:
+    """The attempts whose end is not confirmed."""
+    return {view.run: view.handle for view in service.engine.views() if view.live and view.handle is not None}
 
 
 def exit_code(views: Sequence[RunView]) -> int:

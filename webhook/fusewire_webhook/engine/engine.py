@@ -75,8 +75,7 @@ class Engine:
     ) -> None:
         self._journal = journal
         self._listeners = tuple(listeners)
-        self._executor = ThreadPoolExecutor(max_workers=STORE_THREADS, thread_name_prefix="fusewire-store")
-        self._blocking = Blocking(self._executor)
+        self._blocking = Blocking(ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="fusewire-store"))
         self._subscriptions: set[Subscription] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         ports = PortAllocator() if ports is None else ports
@@ -131,7 +130,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
         for subscription in tuple(self._subscriptions):
             subscription.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._blocking.close()
 
     async def _shut_down(self, command: Command) -> None:
         active = [run for run in self._runs.values() if run.at_work and not run.state.finished]
