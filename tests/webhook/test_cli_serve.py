@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 
 import aiohttp
@@ -41,7 +42,10 @@ async def test_trainers_outlive_the_service(site: Site) -> None:
 
 
 async def test_an_alert_becomes_a_restart(site: Site) -> None:
-    """Alertmanager's POST stops the real trainer and starts the next attempt; a repetition does nothing."""
+    """Alertmanager's POST stops the real trainer and starts the next attempt; a repetition does nothing.
+
+    The service's own log has each decision, with its time, in the words of ``fusewire log``.
+    """
     site.configure(site.trainer(LEAVES))
     process = await site.start("serve")
     await until(lambda: len(site.pids()) == 1 and address(site).get("pid") == process.pid)
@@ -66,6 +70,19 @@ async def test_an_alert_becomes_a_restart(site: Site) -> None:
     code, out, _ = await site.call("log", "toy")
     assert code == 0
     assert "trip alert KLSpike firing (attempt 0): KL is high" in out
+    process.send_signal(signal.SIGTERM)
+    _, told, _ = await site.end(process)
+    lines = told.splitlines()
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  \S", line) for line in lines), told
+    for words in (
+        "toy: trip alert KLSpike firing (attempt 0): KL is high",
+        "toy → OPEN: divergence: KLSpike on attempt 0",
+        "toy: attempt 0 is gone",
+        "toy: goes on from scratch",
+        "toy: attempt 1 runs, from scratch, learning-rate scale 0.5",
+        "toy → HALF_OPEN",
+    ):
+        assert any(line[21:].startswith(words) for line in lines), (words, told)
 
 
 @pytest.mark.stack

@@ -46,7 +46,7 @@ def guard_until_done(config: Config, *, warnings: Sequence[str] = (), before: Se
 def serve_until_stopped(config: Config, *, default_port: int, warnings: Sequence[str] = ()) -> int:
     """Guard the runs until a signal comes; trainers go on. The exit code."""
     allow_files()
-    return asyncio.run(_serve(config, default_port, Progress(warnings=warnings)))
+    return asyncio.run(_serve(config, default_port, Progress(warnings=warnings, service=True)))
 
 
 def allow_files() -> None:
@@ -232,6 +232,7 @@ def exit_code(views: Sequence[RunView]) -> int:
 
 async def _serve(config: Config, default_port: int, progress: Progress) -> int:
     async with interrupts() as taken, contextlib.AsyncExitStack() as stack:
+        stack.enter_context(progress)
         started, service = await unless(
             taken.asked,
             stack.enter_async_context(serving(config, default_port=default_port, progress=progress.say)),
@@ -239,5 +240,9 @@ async def _serve(config: Config, default_port: int, progress: Progress) -> int:
         if started:
             with contextlib.suppress(OSError):  # whoever read it is gone
                 print(f"fusewire: serving {len(config.runs)} runs on {service.url}", file=sys.stderr, flush=True)
+            following = asyncio.ensure_future(progress.follow(service, runs_dir=Path(config.runs_dir)))
+            following.add_done_callback(_tell_failure)
             await taken.asked.wait()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
     return cli.OK

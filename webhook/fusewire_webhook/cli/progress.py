@@ -1,4 +1,4 @@
-"""What ``fusewire run`` shows: a line for each event and decision, and on a terminal the runs below them."""
+"""What ``fusewire run`` and ``serve`` show: a line for each event and decision, and in a terminal the runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited, WouldHaveActed
-from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
@@ -33,9 +34,14 @@ class Progress:
 
     Args:
         warnings: sentences about the configuration, shown first.
+        service: as the log of a service that goes on for days: lines with the date, and no table below them.
     """
 
-    def __init__(self, *, console: Console | None = None, warnings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, console: Console | None = None, warnings: Sequence[str] = (), service: bool = False
+    ) -> None:
+        self._stamp = "%Y-%m-%d %H:%M:%S" if service else "%H:%M:%S"
+        self._service = service
         self._outlet = Outlet(sys.stdout) if console is None else None
         if console is None:
             console = Console(file=cast("IO[str]", self._outlet), highlight=False, soft_wrap=True)
@@ -48,7 +54,7 @@ class Progress:
             print(f"fusewire: warning: {warning}", file=sys.stderr)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._service:
             self._live.start()
         return self
 
@@ -60,8 +66,8 @@ class Progress:
             self._outlet.drain()
 
     def say(self, line: str) -> None:
-        """One line with the time of day."""
-        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {line}"))
+        """One line with the time."""
+        self._console.print(Text(f"{time.strftime(self._stamp)}  {line}"))
 
     async def follow(self, service: Service, *, runs_dir: Path) -> None:
         """Show what happens until cancelled."""
@@ -71,8 +77,10 @@ class Progress:
         try:
             async with service.engine.subscribe() as changes:
                 self._attempts = {view.run: view.attempt for view in service.engine.views()}
-                async for run, _, event in changes:
-                    view = service.engine.view(run)
+                states = {run: service.engine.state(run) for run in self._attempts}
+                async for run, seq, event in changes:
+                    states[run] = fold([event], states[run])  # as of the event: the engine may be further
+                    view = view_of(run, seq, states[run])
                     self.show(view, event)
                     if isinstance(event, ProcessExited) and not event.completed:
                         self.last_words(runs_dir / run, event.attempt)
@@ -112,7 +120,7 @@ class Progress:
         """The last line that an attempt printed: of a trainer that fails at its start, most often the reason."""
         line = last_line(run_dir, attempt)
         if line:
-            self._console.print(Text(f"{'':8}  it printed last: {plain(line)}"))
+            self._under(Text(f"it printed last: {plain(line)}"))
 
     def _unanswered(self, view: RunView, event: Event) -> str:
         """Why a trip alert stops nothing, in brackets."""
@@ -128,11 +136,16 @@ class Progress:
     def _decide(self, view: RunView) -> None:
         if view.decision and self._decisions.get(view.run) != view.decision:
             self._decisions[view.run] = view.decision
-            line = Text(f"{'':8}  {view.run} ").append(f"→ {view.state.upper()}", style=COLOURS.get(view.state, ""))
-            self._console.print(line.append(verdict(view.state, view.decision).removeprefix(view.state)))
+            line = Text(f"{view.run} ").append(f"→ {view.state.upper()}", style=COLOURS.get(view.state, ""))
+            self._under(line.append(verdict(view.state, view.decision).removeprefix(view.state)))
+
+    def _under(self, line: Text) -> None:
+        """What belongs to the line above: in the log of a service it has its own time, for whoever searches it."""
+        before = time.strftime(self._stamp) if self._service else " " * 8
+        self._console.print(Text(f"{before}  ").append(line))
 
     async def _refresh(self, service: Service) -> None:
-        while self._console.is_terminal:
+        while self._live.is_started:
             views = [view.to_json() for view in service.engine.views()]
             self._live.update(table(views, decisions=False), refresh=True)
             await asyncio.sleep(_REFRESH_SECONDS)
