@@ -38,7 +38,7 @@ async def docker(engine: EngineDouble, short_path: Path) -> DockerConfig:
 
 @pytest.fixture
 async def actuator(docker: DockerConfig) -> AsyncIterator[DockerActuator]:
-    one = DockerActuator({"r": docker, "s": docker}, kill_seconds=0.2)
+    one = DockerActuator({"r": docker, "s": docker}, kill_seconds=2.0)
     yield one
     await one.close()
 
@@ -190,7 +190,7 @@ async def test_an_engine_that_is_away(actuator: DockerActuator, engine: EngineDo
     with pytest.raises(EngineError, match="503 Service Unavailable"):
         await actuator.status(handle)
     waiting = asyncio.create_task(actuator.wait(handle))
-    stopping = asyncio.create_task(actuator.stop(handle, grace_seconds=0.1))
+    stopping = asyncio.create_task(actuator.stop(handle, grace_seconds=30))
     other = Launch(run="s", attempt=0, argv=("sleep", "600"), environment={}, run_dir=str(tmp_path / "s"))
     starting = asyncio.create_task(actuator.start(other))
     await asyncio.sleep(0.5)

@@ -92,7 +92,7 @@ async def test_root_first(actuator: LocalActuator, tmp_path: Path) -> None:
 
 async def test_a_grandchild_that_ignores_sigterm(tmp_path: Path) -> None:
     """Only what ignores SIGTERM is killed, and counted."""
-    actuator = LocalActuator(gpu=NoGpu(), kill_seconds=0.3)
+    actuator = LocalActuator(gpu=NoGpu(), kill_seconds=2.0)
     script = """
     trap 'exit 143' TERM
     sh -c 'trap "" TERM; echo up >$T/up; while read x; do :; done </dev/zero' &
@@ -247,6 +247,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(600)
 async def test_data_loader_workers(actuator: LocalActuator, tmp_path: Path) -> None:
     """A trainer with data-loader workers that still needs them while it stops ends cleanly, 5 times of 5."""
     script = tmp_path / "train.py"
@@ -258,7 +259,7 @@ async def test_data_loader_workers(actuator: LocalActuator, tmp_path: Path) -> N
     async def trial(number: int) -> tuple[bool, int | None, int, bool]:
         argv = (sys.executable, str(script), str(folders[number]))
         handle = await actuator.start(launch(tmp_path, *argv, attempt=number))
-        await appears(folders[number] / "up", 100)
+        await appears(folders[number] / "up", 300)
         gone = await actuator.stop(handle, grace_seconds=60)
         return gone.confirmed, gone.exit_code, gone.killed, (folders[number] / "clean").exists()
 

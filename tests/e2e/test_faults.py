@@ -80,7 +80,7 @@ def metrics(guarded: GuardedRun) -> dict[str, float]:
 
 async def metrics_agree(guarded: GuardedRun) -> None:
     """What Prometheus scraped from the webhook is what the journal says, as soon as it has been scraped again."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         expected = {name: [value] for name, value in metrics(guarded).items()}
         seen = {name: [sample.value for sample in await guarded.query(name)] for name in expected}
