@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -33,8 +34,10 @@ from fusewire_webhook.postmortem.serving import Asked
 from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.config import Config
 from fusewire_webhook.settings.redact import Secret, read_secret
+from fusewire_webhook.settings.rulecheck import configured_problems
 from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 from fusewire_webhook.stack import start_stack
+from fusewire_webhook.stack.reload import RuleReload, read_rules
 from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.watch.evidence import PrometheusEvidence
 from fusewire_webhook.watch.prometheus import Alertmanager, Prometheus
@@ -96,12 +99,14 @@ async def serving(
         tls = tls_context(config.listen.tls)
         host, port = bound.getsockname()[:2]
         interval = config.prometheus.scrape_interval_seconds
+        rules = packs.rule_files(config.prometheus.rule_files)
+        loaded = await asyncio.to_thread(read_rules, rules)
         servers = await stack.enter_async_context(
             start_stack(
                 folder.stack,
                 webhook_host=host,
                 webhook_port=port,
-                rule_files=packs.rule_files(config.prometheus.rule_files),
+                rule_files=rules,
                 scrape_interval=interval,
                 evaluation_interval=config.prometheus.evaluation_interval_seconds,
                 prometheus_url=config.prometheus.url,
@@ -114,8 +119,16 @@ async def serving(
         )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         journal = stack.enter_context(contextlib.closing(await asyncio.to_thread(Journal, folder.journal)))
+        edits = RuleReload(
+            rules,
+            loaded=loaded,
+            judge=functools.partial(_rule_errors, config),
+            load=servers.load_rules,
+            say=progress,
+        )
         parts = _Parts(
             config,
+            edits=edits if "prometheus" in servers.children else None,
             folder=folder,
             journal=journal,
             asked=Asked(prometheus_url=servers.prometheus_url, scrape_interval=interval),
@@ -155,6 +168,7 @@ class _Parts:
         prometheus: Prometheus,
         alertmanager: Alertmanager,
         actuator: Actuator,
+        edits: RuleReload | None,
     ) -> None:
         scrape = config.prometheus.scrape_interval_seconds
         evaluation = config.prometheus.evaluation_interval_seconds
@@ -165,8 +179,12 @@ class _Parts:
         self.actuator = actuator
         self.metrics = Metrics(views=self._views)
         self.postmortems = PostmortemWriter(folder, asked, views=self._views, registry=self.metrics.registry)
+        self.edits = edits
         self.deadman = DeadMansSwitch(
-            prometheus=prometheus, alertmanager=alertmanager, on_change=self._watch_changed
+            prometheus=prometheus,
+            alertmanager=alertmanager,
+            remarks=lambda: {"rules": edits.refused} if edits and edits.refused else {},
+            on_change=self._watch_changed,
         )
         self.engine = Engine(
             runs_dir=folder.root,
@@ -224,6 +242,7 @@ class _Parts:
                 "gate": self.promoter.run,
                 "reconciliation": self.reconciler.run,
                 "silences": self.silences.run,
+                **({"rule files": self.edits.run} if self.edits else {}),
             },
         )
 
@@ -262,6 +281,12 @@ class _Parts:
             | entry.event.payload()
             for entry in entries
         ]
+
+
+def _rule_errors(config: Config) -> list[str]:
+    """Why the rule files, as they lie there now, could not stop a run."""
+    found = configured_problems(config.prometheus.rule_files, config)
+    return [str(problem) for problem in found if problem.severity == "error"]
 
 
 def _promotion_times(root: Path, runs: tuple[str, ...]) -> dict[str, float]:

@@ -51,7 +51,7 @@ def _check(arguments: argparse.Namespace) -> int:
     ]
     rules = arguments.rules or config.prometheus.rule_files
     if rules or config.prometheus.url is None:
-        steps.append(("rules", lambda: list(map(str, rule_problems(rules, config)))))
+        steps.append(("rules", lambda: _rule_problems(rules, config)))
     if None in (config.prometheus.url, config.alertmanager.url):
         steps.append(("generated configuration", lambda: generated_problems(config)))
     if config.prometheus.url is not None:
@@ -94,8 +94,10 @@ def require_rules(config: Config) -> None:
     Raises:
         ConfigError: what is wrong, a line for each.
     """
+    from fusewire_webhook.settings.rulecheck import configured_problems  # noqa: PLC0415
+
     if config.prometheus.url is None:
-        found = rule_problems(config.prometheus.rule_files, config)
+        found = configured_problems(config.prometheus.rule_files, config)
     else:
         scrape = config.prometheus.scrape_interval_seconds
         try:
@@ -107,23 +109,10 @@ def require_rules(config: Config) -> None:
         raise ConfigError(*wrong)
 
 
-def rule_problems(entries: Sequence[str], config: Config) -> list[Problem]:
-    """What is wrong with rule files: promtool's word, every trip rule's labels and metrics, overrides in vain.
+def _rule_problems(entries: Sequence[str], config: Config) -> list[str]:
+    from fusewire_webhook.settings.rulecheck import configured_problems  # noqa: PLC0415
 
-    Raises:
-        ConfigError: one of the entries names no file.
-    """
-    from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
-    from fusewire_webhook.settings.rulecheck import check_rules  # noqa: PLC0415
-    from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
-
-    files = [Path(file) for file in resolve_rule_files(rule_files(entries))]
-    return check_rules(
-        files,
-        runs=config.runs or None,
-        algorithms={run.algorithm for run in config.runs.values()} or None,
-        scrape_seconds=config.prometheus.scrape_interval_seconds,
-    )
+    return list(map(str, configured_problems(entries, config)))
 
 
 def _configuration_problems(config: Config, source: str) -> list[str]:
@@ -134,7 +123,7 @@ def _configuration_problems(config: Config, source: str) -> list[str]:
 
 
 def _alerts(files: Sequence[str]) -> set[str]:
-    """Names of the alerts in rule files that can be read; :func:`rule_problems` says why others cannot."""
+    """Names of the alerts in rule files that can be read; ``rulecheck`` says why others cannot."""
     from fusewire_webhook.settings.rulefile import Unreadable, read  # noqa: PLC0415
 
     found: set[str] = set()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import promql_parser as promql
 
+from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.rulefile import (
     Problem,
     Recorded,
@@ -30,6 +31,7 @@ from fusewire_webhook.settings.rulefile import (
 from fusewire_webhook.settings.rulereads import OVERRIDE, range_problems, read_problems
 
 if TYPE_CHECKING:
+    from fusewire_webhook.settings.config import Config
     from fusewire_webhook.watch.prometheus import RuleGroup
 
 IDENTITY = frozenset({"run", "attempt"})
@@ -43,6 +45,22 @@ OVERRIDE_EXAMPLE = "overrides.example.yaml"
 _KEEPS_ALL = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
 _SCALARS = frozenset({"scalar", "time", "pi"})
 _MAKES_LABELS = frozenset({"absent", "absent_over_time", "vector"})
+
+
+def configured_problems(entries: Sequence[str], config: Config) -> list[Problem]:
+    """What is wrong with the rule files that entries of ``prometheus.rule_files`` name, for the runs configured.
+
+    Raises:
+        ConfigError: one of the entries names no file.
+    """
+    from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415 - loads aiohttp
+
+    return check_rules(
+        [Path(file) for file in resolve_rule_files(packs.rule_files(entries))],
+        runs=config.runs or None,
+        algorithms={run.algorithm for run in config.runs.values()} or None,
+        scrape_seconds=config.prometheus.scrape_interval_seconds,
+    )
 
 
 def check_rules(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import aiohttp
 import yaml
 
 from fusewire.files import write_atomically
-from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.errors import ConfigError, StackError
 from fusewire_webhook.stack.binaries import (
     RELOAD_FLAG,
     check_rules,
@@ -50,6 +52,9 @@ log = logging.getLogger(__name__)
 
 SERVERS_FILE = "servers.yml"
 """Where Prometheus finds itself and its Alertmanager."""
+RELOAD_SECONDS = 20.0
+"""How long Prometheus may take to load its configuration: a busy machine scrapes and evaluates meanwhile."""
+_RELOADS = re.compile(r"^prometheus_config_last_reload_success(ful|_timestamp_seconds) (\S+)$", re.MULTILINE)
 
 
 class Stack:
@@ -61,6 +66,37 @@ class Stack:
         self.children: dict[str, Child] = {}
         """The servers that were started here: ``prometheus``, ``alertmanager``."""
         self._http = http
+        self._configure: Callable[[Sequence[str]], Awaitable[None]] | None = None
+        """Writes the configuration of the Prometheus that was started here, with these rule files."""
+
+    async def load_rules(self, files: Sequence[str]) -> None:
+        """Have the Prometheus that was started here load these rule files.
+
+        Raises:
+            StackError: it did not; it goes on with what it had.
+        """
+        prometheus = self.children["prometheus"]
+        assert self._configure is not None
+        _, before = await self._reloads()
+        await self._configure(files)
+        prometheus.hang_up()
+        deadline = time.monotonic() + RELOAD_SECONDS
+        while time.monotonic() < deadline:
+            succeeded, at = await self._reloads()
+            if succeeded and at != before:
+                return
+            await asyncio.sleep(0.1)
+        raise StackError(f"Prometheus did not load them within {RELOAD_SECONDS:g} s; log: {prometheus.command.log}")
+
+    async def _reloads(self) -> tuple[bool, float]:
+        """Did Prometheus' last reload succeed, and when was the last that did? (False, 0.0): it does not answer."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=2.0)
+            async with self._http.get(f"{self.prometheus_url}/metrics", timeout=timeout) as answer:
+                found = dict(_RELOADS.findall(await answer.text()))
+            return float(found["ful"]) == 1.0, float(found["_timestamp_seconds"])
+        except (aiohttp.ClientError, TimeoutError, KeyError, ValueError):
+            return False, 0.0
 
     async def check(self) -> dict[str, str]:
         """What is wrong now, by server, for a person; empty when both answer."""
@@ -163,16 +199,21 @@ async def start_stack(
             stack.alertmanager_url = f"http://127.0.0.1:{port}"
         if binaries.prometheus is not None:
             progress("starting Prometheus")
-            config = prometheus_config(
-                webhook=webhook,
-                alertmanager_url=stack.alertmanager_url,
-                rule_files=rules,
-                scrape_interval=scrape_interval,
-                evaluation_interval=evaluation_interval,
-                discovery_interval=0.1 if fast else 1.0,
-                servers_file=SERVERS_FILE,
-            )
-            await _write(folder / "prometheus.yml", config)
+
+            async def configure(files: Sequence[str]) -> None:
+                config = prometheus_config(
+                    webhook=webhook,
+                    alertmanager_url=stack.alertmanager_url,
+                    rule_files=files,
+                    scrape_interval=scrape_interval,
+                    evaluation_interval=evaluation_interval,
+                    discovery_interval=0.1 if fast else 1.0,
+                    servers_file=SERVERS_FILE,
+                )
+                await _write(folder / "prometheus.yml", config)
+
+            await configure(rules)
+            stack._configure = configure
             options = [f"--storage.tsdb.retention.time={retention}"]
             if await takes_reload_flag(binaries.prometheus):
                 options.append(f"{RELOAD_FLAG}={'10ms' if fast else '500ms'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -96,6 +97,11 @@ class Child:
             await self._terminate()
             raise
         self._keeper = asyncio.create_task(self._keep_running(), name=f"keep {self.command.name} running")
+
+    def hang_up(self) -> None:
+        """Send SIGHUP: both servers then load their configuration. One that is starting again does so anyway."""
+        if self._process is not None and self.pid is not None:
+            self._process.send_signal(signal.SIGHUP)
 
     async def ready(self) -> str:
         """What is wrong with it now, for a person; empty when it answers."""

@@ -39,7 +39,7 @@ class WatchStatus:
     problems: Mapping[str, str] = field(default_factory=dict)
     """One line for each part that is degraded: prometheus, alertmanager, rules, watchdog."""
     remarks: Mapping[str, str] = field(default_factory=dict)
-    """One line for each part that works, but not as its files say: prometheus, alertmanager."""
+    """One line for each part that works, but not as its files say: prometheus, alertmanager, rules."""
     beat_age: float | None = None
     """Seconds since the last beat that counted; None: none yet."""
 
@@ -73,6 +73,7 @@ class DeadMansSwitch:
         ask_every: seconds between direct questions; two failures in a row count, so that a restart within 2 s
             raises no alarm.
         period: seconds between looks at the age of the beat.
+        remarks: what others have to remark, by part.
         on_change: awaited whenever the set of parts with a problem or a remark changes, recovery included.
     """
 
@@ -85,6 +86,7 @@ class DeadMansSwitch:
         degraded_after: float = 45.0,
         ask_every: float = 5.0,
         period: float = 1.0,
+        remarks: Callable[[], Mapping[str, str]] = dict,
         on_change: OnChange | None = None,
     ) -> None:
         self._prometheus = prometheus
@@ -93,6 +95,7 @@ class DeadMansSwitch:
         self.degraded_after = degraded_after
         self._ask_every = ask_every
         self._period = period
+        self._more_remarks = remarks
         self._on_change = on_change
         self._beats = Beats(started=clock())
         self._last_answers: dict[str, str] = {}
@@ -108,12 +111,12 @@ class DeadMansSwitch:
     def status(self) -> WatchStatus:
         """What is wrong now."""
         now = self._clock()
-        problems = dict(self._confirmed)
+        problems, remarks = dict(self._confirmed), {**self._remarks, **self._more_remarks()}
         if now - self._beats.last > self.degraded_after:
             problems["watchdog"] = f"no advancing beat for {now - self._beats.last:.0f} s"
         return WatchStatus(
             problems={part: problems[part] for part in PARTS if part in problems},
-            remarks={part: self._remarks[part] for part in PARTS if part in self._remarks},
+            remarks={part: remarks[part] for part in PARTS if part in remarks},
             beat_age=now - self._beats.last if self._beats.any else None,
         )
 
@@ -141,17 +144,17 @@ class DeadMansSwitch:
         """Tell of a change, if there is one."""
         status, before = self.status(), self._announced
         problems_changed = status.problems.keys() != before.problems.keys()
-        if not problems_changed and status.remarks.keys() == before.remarks.keys():
+        if not problems_changed and status.remarks == before.remarks:
             return
         self._announced = status
         if problems_changed and status.degraded:
             log.error("the watch is degraded, nothing is promoted: %s", "; ".join(status.reasons))
         elif problems_changed:
             log.warning("the watch has recovered")
-        for part in status.remarks.keys() - before.remarks.keys():
-            log.warning("%s: %s", part, status.remarks[part])
+        for part, remark in status.remarks.items() - before.remarks.items():
+            log.warning("%s: %s", part, remark)
         for part in before.remarks.keys() - status.remarks.keys():
-            log.warning("%s: its configuration is loaded again", part)
+            log.warning("%s: its files are in force again", part)
         if self._on_change is not None:
             try:
                 await self._on_change(status)
