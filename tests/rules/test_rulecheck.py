@@ -99,6 +99,9 @@ def test_good_rules_are_good(check: Check) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
+        ("action: trip", "action: trp", "did you mean trip?"),
+        ("action: trip", "action: Trip", "did you mean trip?"),
+        ("action: trip", "action: 3", "there are trip, hold, notify, watchdog"),
         ("class: divergence, ", "", "class"),
         ("class: divergence", "class: odd", "class"),
         (", severity: critical", "", "severity"),
@@ -312,6 +315,13 @@ def overrides(folder: Path, *labels: str, expression: str = "vector(0.8)") -> Pa
 KL = "threshold: approx_kl"
 
 
+def test_an_alert_with_a_class_that_asks_for_nothing_is_a_warning(check: Check) -> None:
+    """It looks like a trip rule and stops nothing; an alert with neither is other people's."""
+    (problem,) = check(GOOD.replace("action: trip, ", ""))
+    assert (problem.severity, problem.remedy) == ("warning", "add the label action: trip")
+    assert check(GOOD.replace("action: trip, class: divergence, ", "")) == []
+
+
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
@@ -334,6 +344,18 @@ def test_an_override_that_does_nothing_or_breaks_its_threshold(
     assert problem.severity == "error"
     assert str(problem).startswith(f"{tmp_path / 'mine.rules.yaml'}: fusewire:override: ")
     assert words in str(problem)
+
+
+@pytest.mark.parametrize("expression", ["vector(-1)", "-vector(1)", "vector(-(0.5))", "vector(NaN)"])
+def test_an_override_by_which_a_run_would_trip_always_or_never(tmp_path: Path, expression: str) -> None:
+    """A negative number and NaN are errors that name the default; 0 and what a series says are not."""
+    thresholds = RULES / "thresholds.rules.yaml"
+    (problem,) = check_rules([thresholds, overrides(tmp_path, f"{KL}, run: a", expression=expression)])
+    assert problem.severity == "error"
+    assert problem.message.startswith("approx_kl cannot be ")
+    assert problem.remedy == "write a number from 0 on (the default is 5)"
+    for right in ("vector(0)", "vector(+Inf)", "vector(1 - 0.5)"):
+        assert check_rules([thresholds, overrides(tmp_path, f"{KL}, run: a", expression=right)]) == []
 
 
 def test_an_override_that_is_no_number(tmp_path: Path) -> None:

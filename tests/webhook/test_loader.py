@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fusewire.attempt import AttemptParameters
+from fusewire_webhook.engine.launching import launch_of, purge_argv
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings import checks, loader
-from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.config import PLACEHOLDERS, PURGE_PLACEHOLDERS, Config, RunConfig
 
 TOKEN = "k7Zq0vJ2mB4xR9sT1wY6"
 
@@ -156,6 +158,31 @@ def test_no_runs_means_none_not_all(tmp_path: Path) -> None:
     config = loader.load(write(tmp_path, "runs: {}\n"))
     with pytest.raises(ConfigError, match="which runs"):
         checks.require_runs(config, source="fusewire.yml")
+
+
+def test_a_placeholder_that_nobody_fills_in_is_a_warning(tmp_path: Path) -> None:
+    """With the one that was meant; those that exist, a shell's variables and other templates are fine."""
+    right = ["{" + name + "}" for name in PLACEHOLDERS]
+    command = ["python", "{lr_scal}", "--keep={step}", "${HOME}", "{{x}}", '{"a": 1}', *right]
+    config = Config(runs={"toy": RunConfig(command=tuple(command), purge_command=("rm", "{watermark}", "{seed}"))})
+    assert checks.warnings(config) == (
+        "runs.toy.command: {lr_scal} goes to the program as it stands; did you mean {lr_scale}?",
+        "runs.toy.command: {step} goes to the program as it stands; "
+        "filled in are {run}, {run_dir}, {attempt}, {lr_scale}, {seed}, {resume_from}",
+        "runs.toy.purge_command: {seed} goes to the program as it stands; "
+        "filled in are {watermark}, {run}, {run_dir}",
+    )
+
+
+def test_every_placeholder_that_there_is_gets_filled_in(tmp_path: Path) -> None:
+    """In the command and in the purge command, each by something."""
+    config = RunConfig(
+        command=tuple(f"-{{{name}}}" for name in PLACEHOLDERS),
+        purge_command=tuple(f"-{{{name}}}" for name in PURGE_PLACEHOLDERS),
+    )
+    parameters = AttemptParameters(run="toy", run_dir=str(tmp_path), attempt=3, resume_from="step-1")
+    purge = purge_argv(config, run="toy", run_dir=tmp_path, watermark="w")
+    assert not [word for word in (*launch_of(parameters, config).argv, *purge) if "{" in word or word == "-"]
 
 
 def test_a_token_file_that_all_can_read_is_a_warning(tmp_path: Path) -> None:

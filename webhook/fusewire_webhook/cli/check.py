@@ -119,7 +119,10 @@ def _configuration_problems(config: Config, source: str) -> list[str]:
     from fusewire_webhook.settings.checks import require_commands, warnings  # noqa: PLC0415
 
     require_commands(config, source=source)
-    return [f"warning: {text}" for text in warnings(config)]
+    found = list(warnings(config))
+    if not config.runs and source != "command line":
+        found.append("runs: none is named, so only `fusewire run --name NAME -- COMMAND …` guards anything with it")
+    return [f"warning: {text}" for text in found]
 
 
 def _alerts(files: Sequence[str]) -> set[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,13 +16,24 @@ from fusewire.errors import RunNameError
 from fusewire_webhook.actuators.docker_spec import volume_parts
 from fusewire_webhook.errors import ConfigError
 from fusewire_webhook.settings import packs
-from fusewire_webhook.settings.config import AuthConfig, Config, DockerConfig, ListenConfig, RetryConfig, RunConfig
+from fusewire_webhook.settings.config import (
+    PLACEHOLDERS,
+    PURGE_PLACEHOLDERS,
+    AuthConfig,
+    Config,
+    DockerConfig,
+    ListenConfig,
+    RetryConfig,
+    RunConfig,
+)
 from fusewire_webhook.settings.problems import Problems
 from fusewire_webhook.settings.redact import exposed, read_secret
 
 _Complain = Callable[[str, str], None]
 """``complain(key, what)`` notes what is wrong at a key, with the remedy; checking goes on."""
 
+_PLACEHOLDER = re.compile(r"(?<![${])\{([A-Za-z_]\w*)\}(?!\})")
+"""Neither a variable of the shell nor another program's template."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -109,7 +121,19 @@ def warnings(config: Config) -> tuple[str, ...]:
         and not is_loopback(config.listen.host)
     ):
         found.append("listen.tls: tokens travel in clear text beyond this host; set a certificate")
+    for name, run in config.runs.items():
+        found += _unfilled(f"runs.{name}.command", run.command, PLACEHOLDERS)
+        found += _unfilled(f"runs.{name}.purge_command", run.purge_command, PURGE_PLACEHOLDERS)
     return tuple(found)
+
+
+def _unfilled(key: str, argv: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Placeholders that nobody fills in: a misspelt one, or the trainer's own."""
+    for name in dict.fromkeys(name for word in argv for name in _PLACEHOLDER.findall(word)):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {{{close[0]}}}?" if close else f"filled in are {{{'}, {'.join(known)}}}"
+            yield f"{key}: {{{name}}} goes to the program as it stands; {remedy}"
 
 
 def is_loopback(host: str) -> bool:

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+PLACEHOLDERS = ("run", "run_dir", "attempt", "lr_scale", "seed", "resume_from")
+"""What ``{…}`` in a run's command is filled in."""
+PURGE_PLACEHOLDERS = ("watermark", "run", "run_dir")
+"""Likewise in its purge command."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuthConfig:
@@ -153,7 +158,7 @@ class RunConfig:
     """One guarded run."""
 
     command: tuple[str, ...]
-    """argv; ``{resume_from}``, ``{lr_scale}``, ``{seed}``, ``{attempt}``, ``{run_dir}`` are filled in."""
+    """argv; the :data:`PLACEHOLDERS` in it are filled in."""
     algorithm: str = ""
     mode: Literal["act", "observe"] = "act"
     """``observe`` journals what would have been done and does nothing."""
@@ -164,7 +169,7 @@ class RunConfig:
     window_seconds: float = 10.0
     return_window_updates: int = 100
     purge_command: tuple[str, ...] = ()
-    """Run after a rollback, with ``{watermark}`` of the target filled in: removes the bad policy's data."""
+    """Run after a rollback, with the :data:`PURGE_PLACEHOLDERS` filled in: removes the bad policy's data."""
     purge_timeout_seconds: float = 300.0
     docker: DockerConfig | None = None
     """None: a process of this machine."""

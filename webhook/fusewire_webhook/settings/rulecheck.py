@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
 IDENTITY = frozenset({"run", "attempt"})
 """Labels without which the webhook cannot know what to stop."""
+ACTIONS = ("trip", "hold", "notify", "watchdog")
 CLASSES = ("divergence", "infrastructure")
 ANNOTATIONS = ("summary", "description", "runbook_url")
 
+THRESHOLD = "fusewire:threshold"
+"""What the trip rules compare with: an override, or the pack's own number."""
 OVERRIDE_EXAMPLE = "overrides.example.yaml"
 """Comes with fusewire to be copied: its run is nobody's."""
 
@@ -91,6 +94,7 @@ def check_rules(
                 problems.append(Problem(file=path, rule=error.rule, message=str(error), remedy="correct the file"))
     recorded = recorded_by(rules)
     for rule in rules:
+        problems += _action(rule)
         if rule.is_trip:
             problems += _contract(rule)
             problems += _identity(rule, recorded)
@@ -130,6 +134,21 @@ def _promtool(path: Path, promtool: str) -> Iterator[Problem]:
 
 
 # What a trip rule must say ---------------------------------------------------------------------------------
+
+
+def _action(rule: Rule) -> Iterator[Problem]:
+    """What an alert asks for must be something that fusewire does."""
+    action = rule.labels.get("action")
+    if not rule.is_alert or action in ACTIONS:
+        return
+    if action is not None:
+        close = difflib.get_close_matches(str(action).lower(), ACTIONS, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(ACTIONS)}"
+        yield problem(rule, f"there is no action {action}, so it stops nothing", meant)
+    elif rule.labels.get("class") in CLASSES:
+        yield problem(
+            rule, "has a class and no action, so it stops nothing", "add the label action: trip", "warning"
+        )
 
 
 def _contract(rule: Rule) -> Iterator[Problem]:
@@ -269,7 +288,7 @@ def _kept_by_matching(
 
 def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] | None]) -> Iterator[Problem]:
     """Labels that a constant lacks are missing; a query's may come from its series."""
-    known = _overridable(rules)
+    known, defaults = _overridable(rules), _defaults(rules)
     first: dict[tuple[str, str, str], Rule] = {}
     for rule in rules:
         if rule.body.get("record") != OVERRIDE:
@@ -284,6 +303,13 @@ def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] |
                 rule,
                 f"{threshold or 'it'} is for no run and no algorithm, so it does nothing",
                 "add the label run or algorithm",
+            )
+        number, default = _number(rule.expression), defaults.get(threshold)
+        if number is not None and default is not None and not number >= 0 <= default:
+            yield problem(
+                rule,
+                f"{threshold} cannot be {number:g}: it is compared with what is never negative",
+                f"write a number from 0 on (the default is {default:g})",
             )
         whose = ("run", run) if run else ("algorithm", algorithm)
         known_here = configured[whose[0]]
@@ -305,6 +331,35 @@ def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] |
                 "two make the threshold's rule fail",
                 "keep one of them",
             )
+
+
+def _number(expression: Any) -> float | None:
+    """The constant that ``vector(…)`` makes; None: it is no plain constant."""
+    match expression:
+        case promql.NumberLiteral():
+            return float(expression.val)
+        case promql.ParenExpr():
+            return _number(expression.expr)
+        case promql.UnaryExpr():
+            number = _number(expression.expr)
+            return None if number is None else -number
+        case promql.Call() if expression.func.name == "vector":
+            return _number(expression.args[0])
+        case _:
+            return None
+
+
+def _defaults(rules: Sequence[Rule]) -> dict[str, float]:
+    """The numbers that thresholds have where nothing overrides them, as far as they are plain."""
+    found = {}
+    for rule in rules:
+        expression = rule.expression
+        while isinstance(expression, promql.BinaryExpr):
+            expression = expression.rhs
+        number = _number(expression)
+        if rule.body.get("record") == THRESHOLD and number is not None:
+            found[str(rule.labels.get("threshold") or "")] = number
+    return found
 
 
 def _overridable(rules: Sequence[Rule]) -> frozenset[str]:
