@@ -28,7 +28,7 @@ from grafana.panels import (
 )
 from grafana.queries import RUNS, new
 
-PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
+PARTS = ("prometheus", "alertmanager", "rules", "discovery", "watchdog")
 SPAN = "1m"
 """For rates of the servers' own metrics: they are scraped less often than the runs."""
 OURS = 'rule_group=~".*;fusewire-.*"'
@@ -53,7 +53,7 @@ def dashboard(links: Links) -> Dashboard:
 
 
 def _figures() -> list[AnyPanel]:
-    size = (4, 3)
+    size = (3, 3)
     names = {0: ("fine", GOOD), 1: ("degraded", BAD)}
     parts = [
         number(f"Watch: {part}", "As the webhook sees it. While a part is degraded no snapshot is promoted and no "
@@ -64,9 +64,9 @@ def _figures() -> list[AnyPanel]:
     return [
         *parts,
         number("Last heartbeat", "Age of the watchdog alert's last beat, through Prometheus and Alertmanager.", "s",
-               query("max(fusewire_watchdog_age_seconds)", "age"), size=size),
+               query("max(fusewire_watchdog_age_seconds)", "age"), size=(5, 3)),
         number("Webhook", "Whether Prometheus reaches the webhook.", "none",
-               query('max(up{job="fusewire-webhook"})', "webhook"), size=size,
+               query('max(up{job="fusewire-webhook"})', "webhook"), size=(4, 3),
                names={0: ("down", BAD), 1: ("up", GOOD)}),
     ]  # fmt: skip
 

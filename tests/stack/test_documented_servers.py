@@ -66,7 +66,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
-    """With tokens on, what is printed scrapes the trainer, delivers beats and trips; ``check`` is content."""
+    """With tokens on, what is printed scrapes the trainer, delivers beats and trips; ``check`` is content.
+
+    Before, with a Prometheus that sends its token without a scheme, the watch is degraded and says what is missing.
+    """
     programs = find_binaries(prometheus=True, alertmanager=True)
     assert programs.prometheus is not None
     assert programs.alertmanager is not None
@@ -122,9 +125,14 @@ async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
                 "ALERTMANAGER:9093": alertmanager.url.removeprefix("http://"),
                 "/path/rules": str(ROOT / "rules"),
             }
-            prometheus_file.write_text(printed("prometheus", **places))
+            configuration = printed("prometheus", **places)
+            assert "type: Bearer, " in configuration
+            prometheus_file.write_text(configuration.replace("type: Bearer, ", "", 1))
             prometheus.process.send_signal(signal.SIGHUP)
             try:
+                await until(lambda: "type: Bearer" in service.deadman.status().problems.get("discovery", ""))
+                prometheus_file.write_text(configuration)
+                prometheus.process.send_signal(signal.SIGHUP)
                 await until(lambda: service.engine.view("toy").step >= 10)
                 await until(lambda: service.deadman.status().beat_age is not None)
                 await until(lambda: not service.deadman.reasons())  # rules that were just loaded are evaluated

@@ -238,6 +238,18 @@ async def test_each_token_opens_its_own_paths(serve: Open, path: str, token: str
     assert counted['fusewire_intake_errors_total{reason="forbidden"}'] == 2
 
 
+async def test_requests_for_targets_are_told(serve: Open) -> None:
+    """Who was refused at /sd scrapes nothing: each request is told with what became of it, others' are not."""
+    told: list[tuple[str, str]] = []
+    client = await serve(
+        alert_token=Secret(ALERT), discovery=lambda outcome, sender: told.append((outcome, sender))
+    )
+    await client.post("/alerts", json=body(alert()))
+    for headers in ({}, {"Authorization": f"Bearer {COMMAND}"}, {"Authorization": f"Bearer {ALERT}"}):
+        await client.get("/sd", headers=headers)
+    assert told == [(outcome, "127.0.0.1") for outcome in ("unauthorized", "forbidden", "answered")]
+
+
 async def test_an_unauthenticated_alert_does_nothing(serve: Open, engine: Engine) -> None:
     """401, counted, no event."""
     client = await serve(alert_token=Secret(ALERT))

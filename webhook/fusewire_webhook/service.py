@@ -39,6 +39,7 @@ from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
 from fusewire_webhook.stack import start_stack
 from fusewire_webhook.stack.reload import RuleReload, read_rules
 from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
+from fusewire_webhook.watch.discovery import DiscoveryWatch
 from fusewire_webhook.watch.evidence import PrometheusEvidence
 from fusewire_webhook.watch.prometheus import Alertmanager, Prometheus
 from fusewire_webhook.watch.promoter import Promoter
@@ -180,10 +181,14 @@ class _Parts:
         self.metrics = Metrics(views=self._views)
         self.postmortems = PostmortemWriter(folder, asked, views=self._views, registry=self.metrics.registry)
         self.edits = edits
+        self.discovery = DiscoveryWatch(
+            expected=lambda: bool(self.engine.targets()), on_request=self.metrics.discovery
+        )
         self.deadman = DeadMansSwitch(
             prometheus=prometheus,
             alertmanager=alertmanager,
             remarks=lambda: {"rules": edits.refused} if edits and edits.refused else {},
+            discovery=self.discovery.problem,
             on_change=self._watch_changed,
         )
         self.engine = Engine(
@@ -230,6 +235,7 @@ class _Parts:
             read_log=self._read_log,
             verdicts=self.promoter.latest,
             watch=self.deadman.status,
+            discovery=self.discovery.asked,
             journal_trouble=lambda: self.journal.trouble,
             alert_token=_secret("auth.alert_token_file", auth.alert_token_file),
             command_token=_secret("auth.command_token_file", auth.command_token_file),

@@ -19,7 +19,7 @@ from fusewire_webhook.watch.triprules import inspect
 
 log = logging.getLogger(__name__)
 
-PARTS = ("prometheus", "alertmanager", "rules", "watchdog")
+PARTS = ("prometheus", "alertmanager", "rules", "discovery", "watchdog")
 WATCHDOG = "Watchdog"
 NOT_RELOADED = {
     "prometheus": "the last reload of its configuration failed: it goes on with the rules of before, and would not "
@@ -37,7 +37,7 @@ class WatchStatus:
     """What the switch says now."""
 
     problems: Mapping[str, str] = field(default_factory=dict)
-    """One line for each part that is degraded: prometheus, alertmanager, rules, watchdog."""
+    """One line for each part of :data:`PARTS` that is degraded."""
     remarks: Mapping[str, str] = field(default_factory=dict)
     """One line for each part that works, but not as its files say: prometheus, alertmanager, rules."""
     beat_age: float | None = None
@@ -74,6 +74,7 @@ class DeadMansSwitch:
             raises no alarm.
         period: seconds between looks at the age of the beat.
         remarks: what others have to remark, by part.
+        discovery: why Prometheus is not told what to scrape; empty: it is. Asked with the direct questions.
         on_change: awaited whenever the set of parts with a problem or a remark changes, recovery included.
     """
 
@@ -87,6 +88,7 @@ class DeadMansSwitch:
         ask_every: float = 5.0,
         period: float = 1.0,
         remarks: Callable[[], Mapping[str, str]] = dict,
+        discovery: Callable[[], str] = str,
         on_change: OnChange | None = None,
     ) -> None:
         self._prometheus = prometheus
@@ -96,6 +98,7 @@ class DeadMansSwitch:
         self._ask_every = ask_every
         self._period = period
         self._more_remarks = remarks
+        self._discovery = discovery
         self._on_change = on_change
         self._beats = Beats(started=clock())
         self._last_answers: dict[str, str] = {}
@@ -181,6 +184,8 @@ class DeadMansSwitch:
         found = rule_problems(groups, now=now, changed_at=runtime.changed_at)
         if found:
             problems["rules"] = "; ".join(found)
+        if unasked := self._discovery():  # of a Prometheus that does not answer that is no news
+            problems["discovery"] = unasked
         return problems
 
     def _remark(self, part: str, reloaded: bool) -> None:

@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from fusewire_webhook.console.routes import add_routes
 from fusewire_webhook.postmortem import routes as postmortems
 from fusewire_webhook.web import api, discovery, stream
-from fusewire_webhook.web.auth import guard
+from fusewire_webhook.web.auth import AuthReason, Handler, guard
 from fusewire_webhook.web.deps import DEPS, FALLEN, STREAMS, Deps
 from fusewire_webhook.web.receiver import LARGEST_BODY_BYTES
 from fusewire_webhook.web.unseen import TURNS
@@ -34,7 +34,7 @@ def build_app(deps: Deps) -> web.Application:
     app.cleanup_ctx.extend(_background(name, run) for name, run in deps.background.items())
     refused = deps.metrics.intake_error
     app.router.add_post("/alerts", guard(deps.alert_token, deps.receiver.handle, refused=refused))
-    app.router.add_get("/sd", guard(deps.alert_token, _discover, refused=refused))
+    app.router.add_get("/sd", _discovery(deps))
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/healthz", _alive)
     app.router.add_get("/readyz", _ready)
@@ -61,10 +61,22 @@ async def _ready(request: web.Request) -> web.Response:
     return api.answer(told, status=503 if reasons else 200)
 
 
-async def _discover(request: web.Request) -> web.Response:
-    deps = request.app[DEPS]
-    targets = discovery.document(deps.engine.targets(), scrape_interval_seconds=deps.scrape_interval_seconds)
-    return web.json_response(targets)
+def _discovery(deps: Deps) -> Handler:
+    """``/sd``. Who is refused there scrapes nothing: that is told beside the count of all refusals."""
+
+    async def discover(request: web.Request) -> web.Response:
+        targets = discovery.document(deps.engine.targets(), scrape_interval_seconds=deps.scrape_interval_seconds)
+        deps.discovery("answered", request.remote or "")
+        return web.json_response(targets)
+
+    async def told(request: web.Request) -> web.StreamResponse:
+        def refused(reason: AuthReason) -> None:
+            deps.metrics.intake_error(reason)
+            deps.discovery(reason, request.remote or "")
+
+        return await guard(deps.alert_token, discover, refused=refused)(request)
+
+    return told
 
 
 async def _metrics(request: web.Request) -> web.Response:

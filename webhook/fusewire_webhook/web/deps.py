@@ -16,6 +16,7 @@ from fusewire_webhook.breaker.view import RunView, Target
 from fusewire_webhook.engine.subscription import Subscription
 from fusewire_webhook.settings.redact import Secret
 from fusewire_webhook.watch.deadman import WatchStatus
+from fusewire_webhook.watch.discovery import Outcome
 from fusewire_webhook.watch.prometheus import Prometheus
 from fusewire_webhook.web.metrics import Metrics
 from fusewire_webhook.web.receiver import Receiver
@@ -63,6 +64,8 @@ class Deps:
     """What the gate says of each snapshot of a run that is not promoted yet."""
     watch: Callable[[], WatchStatus] = WatchStatus
     """Whether the watch itself is alive."""
+    discovery: Callable[[Outcome, str], None] = lambda outcome, sender: None  # noqa: ARG005
+    """Told of each request for ``/sd``: what became of it, and who asked."""
     journal_trouble: Callable[[], str] = str
     """Why the journal stores nothing at present; empty: it does."""
     alert_token: Secret | None = None

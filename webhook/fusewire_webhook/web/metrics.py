@@ -26,6 +26,7 @@ from fusewire_webhook.breaker.events import (
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.watch.deadman import PARTS
+from fusewire_webhook.watch.discovery import Outcome
 from fusewire_webhook.web.auth import AuthReason
 from fusewire_webhook.web.intake import PayloadReason
 
@@ -70,6 +71,12 @@ class Metrics:
         self._intake_errors = Counter(
             "fusewire_intake_errors_total", "Requests that were refused or not stored.", ["reason"], **declared
         )
+        self._discovery = Counter(
+            "fusewire_discovery_requests_total",
+            "Requests for /sd, by what became of them.",
+            ["outcome"],
+            **declared,
+        )
         self._events = Counter("fusewire_journal_events_total", "Events stored durably.", **declared)
         self._verdicts = Counter(
             "fusewire_snapshot_verdicts_total", "Judgements on snapshots.", ["run", "answer"], **declared
@@ -101,6 +108,8 @@ class Metrics:
             self._alerts.labels(outcome)
         for reason in get_args(IntakeReason):
             self._intake_errors.labels(reason)
+        for outcome in get_args(Outcome):
+            self._discovery.labels(outcome)
         for part in PARTS:
             self._degraded.labels(part)
 
@@ -111,6 +120,10 @@ class Metrics:
     def intake_error(self, reason: IntakeReason) -> None:
         """One request was refused, or could not be stored."""
         self._intake_errors.labels(reason).inc()
+
+    def discovery(self, outcome: Outcome) -> None:
+        """One request for ``/sd``."""
+        self._discovery.labels(outcome).inc()
 
     def verdict(self, run: str, answer: Answer) -> None:
         """The gate judged a snapshot."""
