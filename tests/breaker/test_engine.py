@@ -658,7 +658,9 @@ async def test_a_snapshot_that_cannot_be_read_for_long_is_passed_over_and_lost_t
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    async with guarding(tmp_path, quick(snapshots={"keep_quarantined": 0}), sleep=sleep) as guard:
+    async with guarding(
+        tmp_path, quick(snapshots={"keep_quarantined": 0, "keep_quarantined_days": 0.0}), sleep=sleep
+    ) as guard:
         await guard.running(0)
         older, newest = await guard.promote(100, 0), await guard.promote(200, 0)
         with failing_reads(lambda path: path.parts[-2:] == (newest, unread)):
@@ -956,7 +958,8 @@ async def test_pause_and_resume_hold_a_trip_until_it_is_reported_again(tmp_path:
 
 async def test_a_persons_rollback_loses_no_stable_snapshot_and_can_be_undone(tmp_path: Path) -> None:
     """A typo sets stable snapshots aside: retention leaves them, and naming one brings it back."""
-    async with guarding(tmp_path, quick(snapshots={"keep_quarantined": 0, "keep_promoted": 9})) as guard:
+    keep = {"keep_quarantined": 0, "keep_quarantined_days": 0.0, "keep_promoted": 9}
+    async with guarding(tmp_path, quick(snapshots=keep)) as guard:
         await guard.running(0)
         names = [await guard.promote(step, 0) for step in (100, 200, 300, 400)]
         typo = Command(verb="rollback", who="ann", why="a typo", snapshot="100")

@@ -125,15 +125,36 @@ def test_bytes_are_a_limit_of_their_own() -> None:
 def test_quarantine_has_its_own_limit() -> None:
     """The latest of the quarantine stay, and they count against nothing else."""
     infos = [info(1), *(info(step, "quarantined", attempt=1) for step in (5, 6, 7, 8))]
-    assert kept(infos, RetentionPolicy(keep_total=1, keep_quarantined=2)) == [1, 7, 8]
+    assert kept(infos, RetentionPolicy(keep_total=1, keep_quarantined=2, keep_quarantined_seconds=0)) == [1, 7, 8]
     assert kept(infos, RetentionPolicy(keep_quarantined_bytes=15)) == [1, 8]
+
+
+def test_what_came_to_quarantine_today_waits_for_a_person() -> None:
+    """The number of a full quarantine takes only what has lain there for a day; a limit in bytes takes anything."""
+    day = 86400.0
+    infos = [info(step, "quarantined", quarantined_at=day * step) for step in (1, 2, 3, 4)]
+    assert kept(infos, RetentionPolicy(keep_quarantined=0), now=4.5 * day) == [4]
+    assert kept(infos, RetentionPolicy(keep_quarantined=0), now=3.5 * day) == [3, 4]
+    assert kept(infos, RetentionPolicy(keep_quarantined=3), now=9 * day) == [2, 3, 4]
+    assert kept(infos, RetentionPolicy(keep_quarantined_bytes=15), now=4.5 * day) == [4]
+
+
+def test_where_rejections_count_for_nothing_the_newest_stay() -> None:
+    """A run that is only observed loses its oldest snapshots, as if nobody had rejected any."""
+    observing = RetentionPolicy(keep_total=3, keep_promoted=1, rejected_first=False)
+    overtaken = [info(step, "candidate") for step in (2, 3)]
+    assert kept([*overtaken, info(4, attempt=1), info(5, "rejected", attempt=1)], observing) == [3, 4, 5]
+    assert kept([info(1), *(info(step, "rejected") for step in range(2, 8))], observing) == [1, 6, 7]
+    acting = RetentionPolicy(keep_total=1, keep_promoted=1)
+    assert kept([info(1), info(2, "rejected")], acting) == [1]
+    assert kept([info(1), info(2, "rejected")], RetentionPolicy(keep_total=1, rejected_first=False)) == [1, 2]
 
 
 def test_what_had_been_promoted_is_never_counted_out_of_quarantine() -> None:
     """A person's rollback may put many stable snapshots there: only a limit in bytes takes them, last of all."""
     infos = [info(step, "quarantined", was_promoted=step % 2 == 1) for step in range(1, 9)]
-    assert kept(infos, RetentionPolicy(keep_quarantined=1)) == [1, 3, 5, 7, 8]
-    assert kept(infos, RetentionPolicy(keep_quarantined=0)) == [1, 3, 5, 7]
+    assert kept(infos, RetentionPolicy(keep_quarantined=1, keep_quarantined_seconds=0)) == [1, 3, 5, 7, 8]
+    assert kept(infos, RetentionPolicy(keep_quarantined=0, keep_quarantined_seconds=0)) == [1, 3, 5, 7]
     assert kept(infos, RetentionPolicy(keep_quarantined=9, keep_quarantined_bytes=50)) == [1, 3, 5, 7, 8]
     assert kept(infos, RetentionPolicy(keep_quarantined=9, keep_quarantined_bytes=25)) == [5, 7]
 
@@ -163,6 +184,8 @@ POLICIES = st.builds(
     keep_seconds=st.none() | st.floats(0, 100),
     keep_bytes=st.none() | st.integers(0, 500),
     keep_quarantined=st.integers(0, 5),
+    keep_quarantined_seconds=st.floats(0, 100),
+    rejected_first=st.booleans(),
 )
 
 
@@ -175,7 +198,8 @@ def test_whatever_the_policy_the_run_can_go_back_and_go_on(
     protected = {infos[pick].name for pick in picks if pick < len(infos)}
     doomed = set(plan_retention(infos, policy, 100, protected))
     promoted = [one.name for one in infos if one.state == "promoted"]
-    usable = [one.name for one in infos if one.state in {"promoted", "candidate"}]
+    also = {"promoted", "candidate"} if policy.rejected_first else {"promoted", "candidate", "rejected"}
+    usable = [one.name for one in infos if one.state in also]
     assert not doomed & {*promoted[-1:], *usable[-1:], *protected}
     rest = [one for one in infos if one.name not in doomed]
     assert plan_retention(rest, policy, 100, protected) == ()
@@ -254,5 +278,6 @@ def test_the_oldest_in_quarantine_goes_first(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, clock=lambda: next(ticks, 40.0))
     for name in names:
         store.quarantine([name], reason="r", journal_entry=None)
-    assert store.apply_retention(RetentionPolicy(keep_quarantined=1)) == (names[1], names[2])
+    policy = RetentionPolicy(keep_quarantined=1, keep_quarantined_seconds=0)
+    assert store.apply_retention(policy) == (names[1], names[2])
     assert [path.name for path in (tmp_path / "quarantine").iterdir()] == [names[0]]

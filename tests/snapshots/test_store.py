@@ -278,6 +278,34 @@ def test_what_a_read_error_set_aside_is_restored(tmp_path: Path) -> None:
     assert store.stable() == store.get(names[1])
 
 
+def test_what_a_restart_left_behind_is_restored(tmp_path: Path) -> None:
+    """Alerts doubted it and nothing tripped: a person may name it, rejected or not, and it is what it was."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    promote(tmp_path, names[0])
+    store = SnapshotStore(tmp_path)
+    store.reject(names[1], ["KLSpike fired after the snapshot"])
+    store.roll_back(names[0], reason="left behind by a restart", journal_entry=4, left_behind=True)
+    assert store.newest_verified() == store.get(names[0])
+    for step, state in (("2", "rejected"), ("3", "candidate")):
+        assert store.find(step, restorable=True).restorable
+        store.restore(store.find(step, restorable=True).name)
+        assert store.find(f"step-00000000000{step}-a000").state == state
+    assert store.stable() == store.get(names[0])
+
+
+def test_a_rejected_one_is_resumed_from_where_rejections_count_for_nothing(tmp_path: Path) -> None:
+    """The newest whose bytes hold; a damaged one goes to quarantine all the same."""
+    names = [write(tmp_path, step) for step in (1, 2, 3)]
+    store = SnapshotStore(tmp_path)
+    for name in names[1:]:
+        store.reject(name, ["KLSpike fired after the snapshot"])
+    state = next(path for path in store.get(names[2]).path.rglob("*") if path.suffix == ".safetensors")
+    state.write_bytes(b"")
+    assert store.newest_verified() == store.get(names[0])
+    assert store.newest_verified(rejected_too=True) == store.get(names[1])
+    assert store.get(names[2]).state == "quarantined"
+
+
 def test_what_a_divergence_condemned_is_not_restored(tmp_path: Path) -> None:
     """A rollback that no person asked for, and marks of older versions, are for good."""
     names = [write(tmp_path, step) for step in (1, 2)]

@@ -30,7 +30,10 @@ class SnapshotInfo:
     was_promoted: bool = False
     """In quarantine: it had been promoted."""
     restorable: bool = False
-    """In quarantine: it had been promoted, and only a person's rollback or a read error put it there."""
+    """In quarantine: a restart left it behind, or it had been promoted and only a person's rollback or a read
+    error put it there."""
+    quarantined_at: float = 0.0
+    """In quarantine: since when, Unix seconds; 0: that is not known."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -57,8 +60,12 @@ class RetentionPolicy:
     """Bytes of all snapshots outside quarantine."""
     keep_quarantined: int = 5
     """Snapshots in quarantine that had never been promoted, the latest ones."""
+    keep_quarantined_seconds: float = 86400.0
+    """One that came there later than that ago, this number does not delete: a person may want it back."""
     keep_quarantined_bytes: int | None = None
-    """Bytes in quarantine; the only limit that deletes one there that had been promoted."""
+    """Bytes in quarantine; the only limit that deletes one there that is new or had been promoted."""
+    rejected_first: bool = True
+    """False: a rejection counts for nothing; the newest snapshot that can be resumed from may be a rejected one."""
 
     def __post_init__(self) -> None:
         if self.keep_promoted < 1:
@@ -88,15 +95,19 @@ def plan_retention(
     """
     outside = sorted((info for info in infos if info.state != "quarantined"), key=lambda info: info.order)
     promoted = sorted((info for info in outside if info.state == "promoted"), key=lambda info: info.promotion_order)
-    usable = [info for info in outside if info.state != "rejected"]
+    usable = [info for info in outside if info.state != "rejected" or not policy.rejected_first]
     overtaken_by = promoted[-1].order if promoted else (-1, -1)
-    candidates = [info for info in outside if info.state == "candidate"]
-    waiting = [info for info in candidates if info.order > overtaken_by and attempt in {None, info.attempt}]
+    candidates = [info for info in usable if info.state != "promoted"]
+    waiting = [
+        info
+        for info in candidates
+        if info.state == "candidate" and info.order > overtaken_by and attempt in {None, info.attempt}
+    ]
     never = {*protected, *(info.name for info in (*promoted[-1:], *usable[-1:], *waiting[:1]))}
     newest = promoted[-policy.keep_promoted :]
     spaced = _spaced(promoted[: -policy.keep_promoted], newest[-1].step) if newest else []
     free = (
-        *(info for info in outside if info.state == "rejected"),
+        *(info for info in outside if info not in usable),
         *(info for info in candidates if info not in waiting),
         *(info for info in promoted if info not in newest and info not in spaced),
         *reversed(waiting),
@@ -112,7 +123,7 @@ def plan_retention(
         if info.name not in never and (too_old or too_much):
             doomed.append(info.name)
             count, size = count - 1, size - info.size
-    return (*doomed, *_quarantine_plan([i for i in infos if i.state == "quarantined"], policy, protected))
+    return (*doomed, *_quarantine_plan([i for i in infos if i.state == "quarantined"], policy, now, protected))
 
 
 def _spaced(older: Sequence[SnapshotInfo], newest_step: int) -> list[SnapshotInfo]:
@@ -124,14 +135,15 @@ def _spaced(older: Sequence[SnapshotInfo], newest_step: int) -> list[SnapshotInf
 
 
 def _quarantine_plan(
-    quarantined: Sequence[SnapshotInfo], policy: RetentionPolicy, protected: Collection[str]
+    quarantined: Sequence[SnapshotInfo], policy: RetentionPolicy, now: float, protected: Collection[str]
 ) -> list[str]:
     """``quarantined`` comes in the order in which they were put there; those that had been promoted go last."""
     doomed: list[str] = []
     never_promoted = [info for info in quarantined if not info.was_promoted]
     count, size = len(never_promoted), sum(info.size for info in quarantined)
     for info in (*never_promoted, *(info for info in quarantined if info.was_promoted)):
-        too_many = count > policy.keep_quarantined and not info.was_promoted
+        new = now - info.quarantined_at < policy.keep_quarantined_seconds
+        too_many = count > policy.keep_quarantined and not info.was_promoted and not new
         too_large = policy.keep_quarantined_bytes is not None and size > policy.keep_quarantined_bytes
         if (too_many or too_large) and info.name not in protected:
             doomed.append(info.name)

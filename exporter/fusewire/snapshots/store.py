@@ -204,9 +204,13 @@ class SnapshotStore:
                 self._in_verification.remove(name)
 
     def newest_verified(
-        self, excluding: Collection[str] = (), *, journal_entry: int | None = None
+        self,
+        excluding: Collection[str] = (),
+        *,
+        journal_entry: int | None = None,
+        rejected_too: bool = False,
     ) -> SnapshotInfo | None:
-        """The newest snapshot, promoted or candidate, all of whose bytes hold.
+        """The newest snapshot, promoted or candidate (or rejected, with ``rejected_too``), all of whose bytes hold.
 
         Damaged ones on the way go to quarantine under ``journal_entry``, and a warning says so; a run that stops at
         any of them does not find it again.
@@ -222,7 +226,8 @@ class SnapshotStore:
             except OSError as error:
                 answer = Verification(ok=False, problems=(str(error),), unreadable=True)
             else:
-                if info is not None and info.state in {"rejected", "quarantined"}:
+                out = {"quarantined"} if rejected_too else {"rejected", "quarantined"}
+                if info is not None and info.state in out:
                     continue
                 answer = self.verify(path.name)
             if answer.ok:
@@ -302,6 +307,7 @@ class SnapshotStore:
         journal_entry: int | None,
         by_person: bool = False,
         unread: Collection[str] = (),
+        left_behind: bool = False,
     ) -> tuple[str, ...]:
         """Move snapshots, whole or broken, to where nothing resumes from. May be repeated at any point.
 
@@ -309,6 +315,8 @@ class SnapshotStore:
             by_person: nothing is wrong with them, a person goes back: :meth:`restore` may undo it.
             unread: those of them that could not be read when the run had to go back: nothing else is known against
                 them, so :meth:`restore` may undo it too.
+            left_behind: a restart went on from an older one, because alerts doubt these: nothing has tripped, so
+                :meth:`restore` may undo it too, also for those that had not been promoted.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put there.
@@ -322,7 +330,7 @@ class SnapshotStore:
             if not (path / QUARANTINE_FILE).exists():
                 why = f"could not be read, so the run went further back: {reason}" if name in unread else reason
                 value = {"reason": why, "journal_entry": journal_entry, "time": self._clock()}
-                marks = {"by_person": by_person, "unread": name in unread}
+                marks = {"by_person": by_person, "unread": name in unread, "left_behind": left_behind}
                 self._files.write_json(path / QUARANTINE_FILE, {**value, **marks})
             moved.append(name)
         # 2. readers of the link no longer get there
@@ -336,7 +344,7 @@ class SnapshotStore:
         return tuple(sorted(set(moved)))
 
     def restore(self, name: str) -> None:
-        """Bring back a promoted snapshot that a person's rollback or a read error put into quarantine.
+        """Bring back what a restart, or of promoted ones a person's rollback or a read error, put into quarantine.
 
         May be repeated.
 
@@ -376,6 +384,7 @@ class SnapshotStore:
         journal_entry: int | None,
         by_person: bool = False,
         unread: Collection[str] = (),
+        left_behind: bool = False,
     ) -> tuple[str, ...]:
         """Quarantine all that was written after ``target`` and make it active. May be repeated at any point.
 
@@ -386,6 +395,7 @@ class SnapshotStore:
             by_person: a person goes back; see :meth:`quarantine`.
             unread: preferred to the target, but they could not be read: they go too, whenever they were written;
                 see :meth:`quarantine`.
+            left_behind: nothing has tripped; see :meth:`quarantine`.
 
         Returns:
             The names that this call, or one before it with the same ``journal_entry``, put into quarantine.
@@ -411,6 +421,7 @@ class SnapshotStore:
             journal_entry=journal_entry,
             by_person=by_person,
             unread=unread,
+            left_behind=left_behind,
         )
 
     def apply_retention(self, policy: RetentionPolicy, *, attempt: int | None = None) -> tuple[str, ...]:
@@ -430,7 +441,7 @@ class SnapshotStore:
         if attempt is not None:
             self.remove_leftovers(before_attempt=attempt)
         active = linked_name(self._run_dir / ACTIVE_LINK)
-        infos = sorted(self.list(), key=lambda info: _quarantined_at(info.path))
+        infos = sorted(self.list(), key=lambda info: info.quarantined_at)
         protected = {*self._in_verification, *([] if active is None else [active])}
         doomed = plan_retention(infos, policy, self._clock(), protected, attempt=attempt)
         paths = {info.name: info.path for info in infos}
@@ -524,13 +535,16 @@ def _describe(path: Path) -> SnapshotInfo | None:
     state: State = "candidate"
     sequence: Any = None
     was_promoted = restorable = False
+    quarantined_at: Any = 0.0
     if path.parent.name == QUARANTINE or (path / QUARANTINE_FILE).exists():
         mark = _read_json(path / QUARANTINE_FILE)
         state, why = "quarantined", str(mark.get("reason", ""))
         was_promoted = (path / PROMOTION_FILE).exists()
         # a number behind its name: another one of that name was there before
         whole = manifest is not None and parse_name(path.name) is not None
-        restorable = was_promoted and whole and (mark.get("by_person") is True or mark.get("unread") is True)
+        spared = was_promoted and (mark.get("by_person") is True or mark.get("unread") is True)
+        restorable = whole and (spared or mark.get("left_behind") is True)
+        quarantined_at = mark.get("time")
     elif manifest is None and not unread:
         return None
     elif (path / PROMOTION_FILE).exists():
@@ -552,6 +566,7 @@ def _describe(path: Path) -> SnapshotInfo | None:
         sequence=sequence if isinstance(sequence, int) else 0,
         was_promoted=was_promoted,
         restorable=restorable,
+        quarantined_at=quarantined_at if isinstance(quarantined_at, (int, float)) else 0.0,
     )
 
 
@@ -579,8 +594,3 @@ def _parse_json(data: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _quarantined_at(path: Path) -> float:
-    value = _read_json(path / QUARANTINE_FILE).get("time")
-    return float(value) if isinstance(value, (int, float)) else 0.0

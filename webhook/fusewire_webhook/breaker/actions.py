@@ -50,6 +50,8 @@ class ResumeNewest(Action):
 
     attempt: int
     reason: str
+    heed_alerts: bool = True
+    """False, in observe mode: the newest verified one, whatever alerts or the gate say against it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,8 @@ def _stage_action(state: RunState) -> Action:  # noqa: PLR0911 - one return per 
                 passed_over=procedure.passed_over,
             )
         case "resume":
-            return ResumeNewest(attempt=state.attempt, reason=procedure.reason)
+            acts = state.policy.mode == "act"
+            return ResumeNewest(attempt=state.attempt, reason=procedure.reason, heed_alerts=acts)
         case "purge":
             return Purge(target=state.active)
         case "backoff":

@@ -196,7 +196,8 @@ def reset(state: RunState, words: str, *, target: str | None, scratch: bool) -> 
     """A person's reset of a locked run: every budget is restored, an open incident stays on probation."""
     named = target is not None or scratch
     newest = state.promoted[-1].name if state.promoted else None
-    middle: tuple[Stage, ...] = _rollback(state) if state.dirty or named else ("resume",)
+    condemned = state.dirty and state.policy.mode == "act"
+    middle: tuple[Stage, ...] = _rollback(state) if condemned or named else ("resume",)
     procedure = Procedure(
         cause="reset",
         reason=words,
@@ -274,6 +275,10 @@ def go_on(state: RunState) -> RunState:
     """The webhook starts again after a shutdown; of one that was cut short, what still lives is ended first."""
     assert state.suspended is not None
     suspended = replace(state.suspended, stages=(*_stop_first(state), *state.suspended.stages))
+    seen, origin = [alert for alert in state.noted if alert], "its newest snapshot"
+    if suspended.cause == "restart" and state.policy.mode == "act" and seen:
+        words = f"{suspended.reason}; the mode is act now, and {', '.join(seen)} was only observed"
+        suspended, origin = replace(suspended, reason=words), "the newest snapshot that no alert speaks against"
     nothing_failed = suspended.cause in {"first", "restart"}
     return begin(
         state,
@@ -281,10 +286,47 @@ def go_on(state: RunState) -> RunState:
         phase=state.phase if nothing_failed else "open",
         suspended=None,
         shut_down=False,
-        decision=f"{suspended.reason}; resuming from its newest snapshot"
+        decision=f"{suspended.reason}; resuming from {origin}"
         if suspended.cause == "restart"
         else f"it goes on where it was stopped: {suspended.reason}",
     )
+
+
+def only_observe(state: RunState) -> RunState:
+    """The mode has become observe: a rollback that an alert began is not done, the newest snapshot is resumed from.
+
+    A start that is under way stays: nothing more is condemned by it.
+    """
+    pending = state.suspended if state.suspended is not None else state.procedure
+    if pending is None or pending.cause != "divergence" or pending.person or pending.stages[0] == "start":
+        return state
+    words = f"{pending.reason}: the mode is observe now, so nothing is rolled back for it"
+    restart = _restart(state, words)
+    if state.suspended is not None:
+        return state.but(suspended=restart)
+    restart = replace(restart, stages=(*_stop_first(state), *restart.stages))
+    return begin(state, restart, phase=state.phase, decision=f"{words}; resuming from its newest snapshot")
+
+
+def next_start(state: RunState) -> str:
+    """What the next start of the webhook does with a run that was shut down, in words; empty: nothing."""
+    pending = state.suspended
+    if pending is None:
+        return ""
+    if pending.cause == "first":
+        return "starts it"
+    if "rollback" in pending.stages:
+        return f"first rolls back to {pending.target or 'the start'} ({pending.reason})"
+    if "resume" not in pending.stages:
+        return f"goes on from {state.active or 'scratch'}"
+    newest, clean = "goes on from its newest verified snapshot", "that no alert speaks against"
+    if state.policy.mode == "observe":
+        return f"{newest}; with `mode: act` it would be the newest one {clean}" if state.noted else newest
+    written = [(one.attempt, one.step) for one in state.unpromoted if not one.rejected]
+    last = max([*written, *(stable.order for stable in state.promoted)], default=(-1, -1))
+    rejected = sum(one.rejected and (one.attempt, one.step) > last for one in state.unpromoted)
+    aside = f"; {rejected} that the gate rejected after it will go to quarantine" if rejected else ""
+    return f"{newest} {clean}{aside}"
 
 
 def next_target(state: RunState) -> Snapshot | None:

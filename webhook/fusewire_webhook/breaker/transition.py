@@ -118,7 +118,9 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
 def _declared(state: RunState, event: RunDeclared) -> RunState:
     policy = Policy.from_json(event.policy)
     if state.declared:
+        observing = policy.mode == "observe" and state.policy.mode == "act"
         state = state.but(policy=policy)
+        state = procedures.only_observe(state) if observing else state
         return procedures.go_on(state) if state.suspended is not None else state
     fresh = state.but(policy=policy, declared=True, attempt=event.first_attempt - 1, seed=policy.seed)
     first = Procedure(cause="first", reason="first start", stages=("resume", "start"))

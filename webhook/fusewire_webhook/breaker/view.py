@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from fusewire_webhook.breaker.procedures import next_start
 from fusewire_webhook.breaker.state import RunState
 
 
@@ -40,6 +41,8 @@ class RunView:
     """Ids of the silences whose pause a person has ended: they pause the run no more."""
     shut_down: bool
     """The supervisor ended the trainer (Ctrl-C); the next start of the webhook continues the run."""
+    next_start: str
+    """With ``shut_down``: what that start does, in words; empty otherwise."""
     finished: bool
     """Nothing happens any more without a person or a new start: locked, completed or shut down."""
     decision: str
@@ -125,6 +128,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "", step: i
         pauses=tuple(dataclasses.asdict(pause) for pause in state.pauses),
         lifted=state.lifted,
         shut_down=state.shut_down,
+        next_start=next_start(state) if state.shut_down else "",
         finished=state.finished,
         decision=state.decision,
         reason=state.reason,

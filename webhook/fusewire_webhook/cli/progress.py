@@ -100,9 +100,7 @@ class Progress:
             line.append(f": {view.reason}\n  what happened: fusewire log {where}\n")
             line.append(f"  to start it again: fusewire reset {where} --why '…', then the command again, corrected")
         elif view.shut_down:
-            line.append(
-                f", stopped at step {view.step}; the same command goes on from its newest verified snapshot"
-            )
+            line.append(f", stopped at step {view.step}; the same command {view.next_start or 'goes on'}")
         else:
             line.append(f", attempt {view.attempt}, {sum(view.trips.values())} trips")
             line.append("".join(f"\n  {plain(words)}" for words in last_snapshot(view, verdicts)))

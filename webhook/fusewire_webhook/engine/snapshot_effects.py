@@ -105,11 +105,14 @@ class SnapshotEffects:
     async def _resume(
         self, action: ResumeNewest, state: RunState, seq: int, order: Order, last_try: bool
     ) -> Event | None:
-        choice = await order.meanwhile(self._newest_clean(action.attempt, seq, pass_over_unread=last_try))
+        newest = self._newest_clean(action.attempt, seq, heed_alerts=action.heed_alerts, pass_over_unread=last_try)
+        choice = await order.meanwhile(newest)
         if choice is None:
             return None
         reason = f"left behind by a restart: {action.reason}"
-        outcome = await self._change(order, self._make_active, choice.target, reason, seq, unread=choice.unread)
+        outcome = await self._change(
+            order, self._make_active, choice.target, reason, seq, unread=choice.unread, left_behind=True
+        )
         if outcome is None:
             return None
         there_were = bool(outcome.quarantined or state.promoted or state.active)
@@ -128,10 +131,18 @@ class SnapshotEffects:
         *,
         by_person: bool = False,
         unread: tuple[str, ...] = (),
+        left_behind: bool = False,
     ) -> RolledBack:
         if target is not None and by_person:
             self.store.restore(target)
-        moved = self.store.roll_back(target, reason=reason, journal_entry=seq, by_person=by_person, unread=unread)
+        moved = self.store.roll_back(
+            target,
+            reason=reason,
+            journal_entry=seq,
+            by_person=by_person,
+            unread=unread,
+            left_behind=left_behind,
+        )
         if target is None:
             return RolledBack(target=None, quarantined=moved)
         info = self.store.get(target)
@@ -160,8 +171,10 @@ class SnapshotEffects:
                 await order.meanwhile(self._sleep(wait))
         return None
 
-    async def _newest_clean(self, attempt: int, seq: int, *, pass_over_unread: bool) -> _Choice:
+    async def _newest_clean(self, attempt: int, seq: int, *, heed_alerts: bool, pass_over_unread: bool) -> _Choice:
         """The newest verified snapshot that is promoted, or since which no trip alert was pending or firing.
+
+        Without ``heed_alerts`` it is the newest one whose bytes hold, be it rejected.
 
         Damaged ones on the way go to quarantine; those that cannot be read are passed over where that is allowed.
         Where Prometheus does not answer, a promoted snapshot is better than an unknown candidate, and that is
@@ -175,7 +188,9 @@ class SnapshotEffects:
         unknown: _Choice | None = None
         while True:
             try:
-                info = await self._blocking(self.store.newest_verified, (*passed, *unread), journal_entry=seq)
+                info = await self._blocking(
+                    self.store.newest_verified, (*passed, *unread), journal_entry=seq, rejected_too=not heed_alerts
+                )
             except SnapshotError as error:
                 if not (pass_over_unread and _unreadable(error) and error.snapshot):
                     raise
@@ -185,7 +200,7 @@ class SnapshotEffects:
             if info is None:
                 break
             choice = _Choice(target=info.name, unread=tuple(unread))
-            if info.state == "promoted":
+            if info.state == "promoted" or not heed_alerts:
                 return choice
             unclean = await self._evidence.unclean_since(self._run, attempt, info.name)
             if unclean is not None and not unclean:
@@ -271,7 +286,9 @@ class SnapshotEffects:
             keep_seconds=None if keep.keep_days is None else keep.keep_days * 86400,
             keep_bytes=keep.keep_bytes,
             keep_quarantined=keep.keep_quarantined,
+            keep_quarantined_seconds=keep.keep_quarantined_days * 86400,
             keep_quarantined_bytes=keep.keep_quarantined_bytes,
+            rejected_first=self._config.mode == "act",
         )
         async with self.changing:
             return await self._blocking(self.store.apply_retention, policy, attempt=attempt)

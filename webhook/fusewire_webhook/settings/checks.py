@@ -249,7 +249,15 @@ def _retry(retry: RetryConfig, key: str, complain: _Complain) -> None:
         complain(f"{key}.fatal_exit_codes", f"{min(both)} stands in success_exit_codes too")
 
 
-_MAY_BE_ZERO = {"seed", "every_steps", "keep_quarantined", "grace_seconds", "backoff_seconds", "settle_seconds"}
+_MAY_BE_ZERO = {
+    "seed",
+    "every_steps",
+    "keep_quarantined",
+    "keep_quarantined_days",
+    "grace_seconds",
+    "backoff_seconds",
+    "settle_seconds",
+}
 _CHECKED_ELSEWHERE = {"lr_factor", "lr_scale_floor"}
 
 

@@ -92,6 +92,8 @@ class SnapshotConfig:
     keep_days: float | None = None
     keep_bytes: int | None = None
     keep_quarantined: int = 5
+    keep_quarantined_days: float = 1.0
+    """What came into quarantine later than that, the number does not delete: a person may want it back."""
     keep_quarantined_bytes: int | None = None
 
 
