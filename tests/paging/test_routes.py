@@ -102,6 +102,10 @@ def test_both_configurations_agree_on_what_the_webhook_gets() -> None:
         return routes, [receiver for receiver in config["receivers"] if receiver["name"] in ours]
 
     assert fusewires(generated) == fusewires(example)
+    timing = [{**route, "receiver": route["receiver"].partition("-")[0]} for route in example["route"]["routes"]]
+    assert [
+        {**route, "receiver": route["receiver"].partition("-")[0]} for route in generated["route"]["routes"]
+    ] == timing
     assert generated["inhibit_rules"] == example["inhibit_rules"]
     assert example["route"]["routes"][0]["receiver"] == generated["route"]["routes"][0]["receiver"]
 

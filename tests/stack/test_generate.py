@@ -104,10 +104,12 @@ def routes(tmp_path: Path) -> Path:
         (["action=trip", "severity=critical"], "fusewire-trip,people"),
         (["alertname=Watchdog"], "fusewire-watchdog"),
         (["severity=warning"], "people"),
+        (["severity=page"], "people"),
+        (["action=hold", "severity=info"], "nobody"),
     ],
 )
 def test_routes(routes: Path, labels: list[str], receivers: str) -> None:
-    """Trips go to the webhook and to people, beats to the webhook only, the rest to people only."""
+    """Trips go to the webhook and to people, beats to the webhook only, the rest to people or to nobody."""
     found = tool("amtool", "config", "routes", "test",
                  f"--config.file={routes}", *labels)  # fmt: skip
     assert found.strip() == receivers
@@ -125,7 +127,7 @@ def test_amtool_accepts_token_and_tls(guarded: WebhookAddress, tmp_path: Path) -
 
 def test_timing_of_the_routes() -> None:
     """Trips are sent one by one and at once; beats arrive once in 10 s."""
-    trip, watchdog, _ = alertmanager_config(webhook=WEBHOOK)["route"]["routes"]
+    trip, watchdog, *_ = alertmanager_config(webhook=WEBHOOK)["route"]["routes"]
     assert trip["group_by"] == ["..."]
     keys = ("group_wait", "group_interval", "repeat_interval")
     assert [trip[key] for key in keys] == ["0s", "5s", "1m"]

@@ -111,6 +111,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("prometheus: {scrape_interval_seconds: 0}", ": prometheus.scrape_interval_seconds: must be more than 0"),
         ("prometheus: {url: localhost:9090}", ": prometheus.url: 'localhost:9090' is no address"),
         ("prometheus: {rule_files: [none.yaml]}", ": prometheus.rule_files: "),
+        ("alertmanager: {people_file: none.yml}", ": alertmanager.people_file: "),
+        (
+            "alertmanager: {url: 'http://a:9093', people_file: fusewire.yml}",
+            ": alertmanager.people_file: is for an Alertmanager that fusewire starts; yours has its own receivers",
+        ),
         ("listen: {host: 0.0.0.0}", ": listen.host: 0.0.0.0 can be reached from other hosts"),
         ("listen: {port: 70000}", ": listen.port: 70000 is no port"),
         ("listen: {tls: {cert_file: fusewire.yml}}", ": listen.tls.key_file: is missing"),

@@ -28,11 +28,12 @@ from fusewire_webhook.breaker.view import RunView
 from fusewire_webhook.breaker.words import describe
 from fusewire_webhook.engine.engine import Engine
 from fusewire_webhook.engine.journal import Journal
-from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.errors import ConfigError, PrometheusError
 from fusewire_webhook.postmortem.background import PostmortemWriter
 from fusewire_webhook.postmortem.serving import Asked
 from fusewire_webhook.settings import packs
 from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.people import read_people
 from fusewire_webhook.settings.redact import Secret, read_secret
 from fusewire_webhook.settings.rulecheck import configured_problems
 from fusewire_webhook.settings.runs_folder import RunsFolder, ServingAddress
@@ -53,6 +54,11 @@ from fusewire_webhook.web.server import bind, listening, tls_context
 
 log = logging.getLogger(__name__)
 
+LOCKED = "BreakerLocked"
+"""The alert that pages people about a locked run."""
+PAGING_SECONDS = 5.0
+"""How long Alertmanager may take to tell people of an alert that it has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
@@ -65,6 +71,17 @@ class Service:
     url: str
     prometheus_url: str
     alertmanager_url: str
+    alertmanager: Alertmanager
+
+    async def paged(self, run: str) -> None:
+        """Return once Alertmanager has been told that the run is locked, and has had the time to tell people."""
+        while True:
+            with contextlib.suppress(PrometheusError):
+                alerts = await self.alertmanager.alerts()
+                if any((one.labels.get("alertname"), one.labels.get("run")) == (LOCKED, run) for one in alerts):
+                    break
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(PAGING_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -102,6 +119,7 @@ async def serving(
         interval = config.prometheus.scrape_interval_seconds
         rules = packs.rule_files(config.prometheus.rule_files)
         loaded = await asyncio.to_thread(read_rules, rules)
+        people = await asyncio.to_thread(read_people, config.alertmanager.people_file)
         servers = await stack.enter_async_context(
             start_stack(
                 folder.stack,
@@ -113,6 +131,7 @@ async def serving(
                 prometheus_url=config.prometheus.url,
                 alertmanager_url=config.alertmanager.url,
                 alert_token_file=config.auth.alert_token_file,
+                people=people,
                 webhook_ca_file=_authority(config),
                 fast=interval < 1.0,
                 progress=progress,
@@ -153,6 +172,7 @@ async def serving(
             url=url,
             prometheus_url=servers.prometheus_url,
             alertmanager_url=servers.alertmanager_url,
+            alertmanager=parts.alertmanager,
         )
 
 
@@ -175,6 +195,7 @@ class _Parts:
         evaluation = config.prometheus.evaluation_interval_seconds
         self.config = config
         self.prometheus = prometheus
+        self.alertmanager = alertmanager
         self.folder = folder
         self.journal = journal
         self.actuator = actuator

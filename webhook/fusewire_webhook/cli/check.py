@@ -141,6 +141,7 @@ def generated_problems(config: Config) -> list[str]:
     import yaml  # noqa: PLC0415
 
     from fusewire_webhook.settings.packs import rule_files  # noqa: PLC0415
+    from fusewire_webhook.settings.people import read_people  # noqa: PLC0415
     from fusewire_webhook.stack.binaries import resolve_rule_files  # noqa: PLC0415
     from fusewire_webhook.stack.generate import (  # noqa: PLC0415
         WebhookAddress,
@@ -153,6 +154,7 @@ def generated_problems(config: Config) -> list[str]:
         host=config.listen.host, port=config.listen.port or 9095, token_file=config.auth.alert_token_file
     )
     rules = resolve_rule_files(rule_files(config.prometheus.rule_files))
+    people = read_people(config.alertmanager.people_file)
     prometheus = prometheus_config(
         webhook=webhook,
         alertmanager_url=config.alertmanager.url or "http://127.0.0.1:9093",
@@ -169,7 +171,7 @@ def generated_problems(config: Config) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for tool, name, value in (
             (["promtool", "check", "config"], "prometheus.yml", prometheus),
-            (["amtool", "check-config"], "alertmanager.yml", alertmanager_config(webhook=webhook)),
+            (["amtool", "check-config"], "alertmanager.yml", alertmanager_config(webhook=webhook, people=people)),
         ):
             path = Path(folder) / name
             path.write_text(yaml.safe_dump(value, sort_keys=False))

@@ -29,6 +29,9 @@ VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
 
 
+PAGE_SECONDS = 30.0
+"""How long a locked run waits at most until people are paged, where it is fusewire's Alertmanager that does so."""
+
 MOST_FILES = 65_536
 """Enough for a thousand runs; some programs walk through all numbers up to their limit."""
 
@@ -146,12 +149,18 @@ def _tell_failure(following: asyncio.Future[None]) -> None:
 
 
 async def all_finished(service: Service, config: Config, say: Callable[[str], None]) -> None:
-    """Wait for the end of each run, and for the verdict on what a completed one left."""
-    await asyncio.gather(*(_finished(service, run, say) for run in config.runs))
+    """Wait for the end of each run, the verdict on what a completed one left, and the page about a locked one."""
+    pages = config.alertmanager.people_file is not None
+    await asyncio.gather(*(_finished(service, run, say, pages=pages) for run in config.runs))
 
 
-async def _finished(service: Service, run: str, say: Callable[[str], None]) -> None:
+async def _finished(service: Service, run: str, say: Callable[[str], None], *, pages: bool) -> None:
     view = await service.engine.wait_finished(run)
+    if view.state == "locked" and pages:
+        say(f"{run}: LOCKED, waiting until people are paged, at most {PAGE_SECONDS:.0f} s (Ctrl-C: do not wait)")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAGE_SECONDS):
+                await service.paged(run)
     if view.state != "completed" or await asyncio.to_thread(service.promoter.settled, run):
         return
     patience, told = 2 * service.promoter.patience(run) + VERDICT_SLACK_SECONDS, False

@@ -54,6 +54,13 @@ def check(config: Config, *, source: str) -> None:
             complain(key, f"{url!r} is no address; write one such as http://127.0.0.1:9090")
         if url is not None and urlsplit(url).password is not None:
             complain(key, "holds a password, which logs and the process list would show; leave it out")
+    people = config.alertmanager.people_file
+    if people is not None and config.alertmanager.url is not None:
+        complain(
+            "alertmanager.people_file", "is for an Alertmanager that fusewire starts; yours has its own receivers"
+        )
+    elif people is not None and not Path(people).is_file():
+        complain("alertmanager.people_file", f"{people}: no such file")
     for name in ("scrape_interval_seconds", "evaluation_interval_seconds"):
         if getattr(config.prometheus, name) <= 0:
             complain(f"prometheus.{name}", "must be more than 0")

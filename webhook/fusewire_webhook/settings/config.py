@@ -61,6 +61,8 @@ class AlertmanagerConfig:
     """The Alertmanager that delivers the alerts. Without ``url``, ``fusewire run`` starts one."""
 
     url: str | None = None
+    people_file: str | None = None
+    """Of an Alertmanager started here: file with the integrations by which people are told; None: they are not."""
 
 
 @dataclass(frozen=True, kw_only=True)

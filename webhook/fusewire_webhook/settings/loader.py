@@ -187,6 +187,7 @@ def _anchor(config: Config, folder: Path) -> Config:
             command_token_file=maybe(config.auth.command_token_file),
         ),
         prometheus=dataclasses.replace(config.prometheus, rule_files=rules),
+        alertmanager=dataclasses.replace(config.alertmanager, people_file=maybe(config.alertmanager.people_file)),
         runs={name: dataclasses.replace(run, cwd=maybe(run.cwd)) for name, run in config.runs.items()},
     )
 

@@ -17,6 +17,7 @@ from fusewire_webhook.errors import StackError
 TRIP_RECEIVER = "fusewire-trip"
 WATCHDOG_RECEIVER = "fusewire-watchdog"
 PEOPLE_RECEIVER = "people"
+NOBODY = "nobody"
 SERVERS_SECONDS = 5.0
 """How often Prometheus and Alertmanager are scraped at most: their own metrics are many and change slowly."""
 
@@ -137,7 +138,7 @@ def alertmanager_config(*, webhook: WebhookAddress, people: Mapping[str, Any] | 
     """Configuration of Alertmanager.
 
     ``people`` are the receiver integrations of people (such as ``{"email_configs": [...]}``); without them
-    alerts for people are seen on Alertmanager's own page only.
+    alerts for people are seen on Alertmanager's own page only. They hear of what docs/paging.md says.
     """
     http_config = _without_empty(authorization=webhook.authorization(), tls_config=webhook.tls())
     post = {
@@ -149,9 +150,9 @@ def alertmanager_config(*, webhook: WebhookAddress, people: Mapping[str, Any] | 
         "route": {
             "receiver": PEOPLE_RECEIVER,
             "group_by": ["alertname", "run"],
-            "group_wait": "10s",
-            "group_interval": "1m",
-            "repeat_interval": "4h",
+            "group_wait": "30s",
+            "group_interval": "5m",
+            "repeat_interval": "12h",
             "routes": [
                 {
                     "receiver": TRIP_RECEIVER,
@@ -170,13 +171,30 @@ def alertmanager_config(*, webhook: WebhookAddress, people: Mapping[str, Any] | 
                     "group_interval": "10s",
                     "repeat_interval": "9s",
                 },
-                {"receiver": PEOPLE_RECEIVER},
+                {
+                    "receiver": PEOPLE_RECEIVER,
+                    "matchers": ['action="trip"'],
+                    "group_by": ["run", "action", "class"],
+                    "group_wait": "10s",
+                    "group_interval": "1m",
+                    "repeat_interval": "24h",
+                },
+                {
+                    "receiver": PEOPLE_RECEIVER,
+                    "matchers": ['severity="page"'],
+                    "group_by": ["alertname", "run"],
+                    "group_wait": "0s",
+                    "group_interval": "1m",
+                    "repeat_interval": "1h",
+                },
+                {"receiver": NOBODY, "matchers": ['severity=~"info|none"']},
             ],
         },
         "receivers": [
             {"name": TRIP_RECEIVER, "webhook_configs": [post]},
             {"name": WATCHDOG_RECEIVER, "webhook_configs": [post]},
             {"name": PEOPLE_RECEIVER, **(people or {})},
+            {"name": NOBODY},
         ],
         # A tripped attempt silences the warnings about its own symptoms, not those of the attempt after it; what is
         # critical, and every trip alert, always gets through.
