@@ -270,13 +270,14 @@ def test_a_forked_child_can_be_ended(train: Train) -> None:
     """A forked worker does not inherit the trainer's SIGTERM handler: it dies of it."""
     trainer = train(
         FORK.format(
-            child="print('child', flush=True); time.sleep(600)",
+            child="open(os.environ['FUSEWIRE_RUN_DIR'] + '/child', 'w').close(); time.sleep(600)",
             parent="print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
         )
     )
     trainer.line()
-    told = {trainer.line(), trainer.line()}
-    os.kill(int((told - {"child"}).pop()), signal.SIGTERM)
+    child = int(trainer.line())
+    eventually((trainer.run_dir / "child").exists)
+    os.kill(child, signal.SIGTERM)
     assert trainer.line() == str(-signal.SIGTERM)
 
 
