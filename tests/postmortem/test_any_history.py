@@ -50,7 +50,7 @@ class Told(Histories):
             runs_dir=Path("/runs"),
         )
         document = report(facts)
-        text, page = markdown.render(document, plots=None), html.render(document, plots=None)
+        text, page = markdown.render(document, plots={}), html.render(document, plots={})
         assert f"attempt {attempt} of {RUN}" in text
         assert "What to do next:" in text
         assert page.count("<section>") == 8

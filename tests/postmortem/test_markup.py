@@ -79,7 +79,7 @@ PLAIN = document("plain words")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_html_has_the_tags_of_plain_words(text: str) -> None:
     """A page with hostile text has the very tags and attributes that it has with plain words."""
-    expected, found = (Reader(html.render(d, plots=None)) for d in (PLAIN, document(text)))
+    expected, found = (Reader(html.render(d, plots={})) for d in (PLAIN, document(text)))
     assert found.tags == expected.tags
     assert found.attributes == expected.attributes
     assert one_line(text) in one_line(found.text)
@@ -89,7 +89,7 @@ def test_html_has_the_tags_of_plain_words(text: str) -> None:
 def test_markdown_has_the_tags_of_plain_words(text: str) -> None:
     """Rendered by a CommonMark parser with tables, hostile text gives the very tags of plain words."""
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    expected, found = (Reader(parser.render(markdown.render(d, plots=None))) for d in (PLAIN, document(text)))
+    expected, found = (Reader(parser.render(markdown.render(d, plots={}))) for d in (PLAIN, document(text)))
     assert found.tags == expected.tags
     assert set(found.tags) <= EXPECTED
     assert one_line(text) in one_line(found.text)
@@ -100,7 +100,7 @@ def test_any_text_survives_both(text: str) -> None:
     """Whatever the text, both renderings hold its visible signs and no tag of its own."""
     shown = document(f"x{text}x")
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    for page in (html.render(shown, plots=None), parser.render(markdown.render(shown, plots=None))):
+    for page in (html.render(shown, plots={}), parser.render(markdown.render(shown, plots={}))):
         reader = Reader(page)
         assert set(reader.tags) <= EXPECTED
         assert one_line(f"x{text}x") in one_line(reader.text)
@@ -109,12 +109,12 @@ def test_any_text_survives_both(text: str) -> None:
 def test_control_signs_are_gone() -> None:
     """Neither file holds escape sequences or signs that turn the direction of writing."""
     shown = document("\x1b[31mred\x07 \u202eback \u200b")
-    for page in (html.render(shown, plots=None), markdown.render(shown, plots=None)):
+    for page in (html.render(shown, plots={}), markdown.render(shown, plots={})):
         assert not {sign for sign in page if not sign.isprintable()} - {"\n"}
 
 
 def test_page_asks_for_nothing() -> None:
     """The page forbids itself scripts and requests, and holds none."""
-    page = html.render(PLAIN, plots='<?xml version="1.0"?><!DOCTYPE svg><svg id="a"></svg>')
+    page = html.render(PLAIN, plots={"svg": '<?xml version="1.0"?><!DOCTYPE svg><svg id="a"></svg>'})
     assert "default-src &#x27;none&#x27;" in page
     assert {"script", "link", "iframe", "img"}.isdisjoint(Reader(page).tags)

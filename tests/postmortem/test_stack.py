@@ -17,7 +17,7 @@ from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.engine.journal import Entry
 from fusewire_webhook.postmortem.asking import observe
-from fusewire_webhook.postmortem.plots import chosen, draw
+from fusewire_webhook.postmortem.plots import chosen, draw, draw_incident
 from fusewire_webhook.postmortem.story import Story
 from fusewire_webhook.postmortem.telling import tell
 from fusewire_webhook.stack import start_stack
@@ -79,8 +79,8 @@ async def exporter() -> AsyncIterator[Exporter]:
     await runner.cleanup()
 
 
-def story(start: float, trip: float, restart: float, began: str) -> Story:
-    """The journal of a trip at these times, told."""
+def story(start: float, trip: float, restart: float, began: str, *, again: float | None = None) -> Story:
+    """The journal of a trip at these times, told; with ``again``, of the next attempt's trip at that time."""
     alert = ev.AlertReported(
         at=trip, alertname="KLSpike", status="firing", attempt=0, action="trip", starts_at=began, step=25
     )
@@ -94,6 +94,12 @@ def story(start: float, trip: float, restart: float, began: str) -> Story:
         ev.RolledBack(at=trip, target=S20, step=20),
         ev.AttemptStarted(at=restart, attempt=1, handle={}, resume_from=S20, lr_scale=0.5),
     ]
+    if again is not None:
+        second = ev.AlertReported(
+            at=again, alertname="KLSpike", status="firing", attempt=1, action="trip",
+            failure_class="divergence", step=25,
+        )  # fmt: skip
+        events += [second, ev.StopConfirmed(at=again, attempt=1, step=25)]
     return tell(RUN, [Entry(seq=seq, run=RUN, event=event) for seq, event in enumerate(events, start=1)])
 
 
@@ -126,7 +132,14 @@ async def test_real_prometheus_gives_the_evidence(tmp_path: Path, exporter: Expo
         await wait_for(prometheus, 'count_over_time(rl_approx_kl{attempt="1"}[10s]) > 5')
         told = story(start, trip, restart, alert.active_at)
         observed = await observe(prometheus, told, scrape_interval=0.25)
-    assert observed.problem == ""
+        again = story(start - 60, trip, restart, alert.active_at, again=time.time())
+        incident = await observe(prometheus, again, scrape_interval=0.25)
+    assert (set(incident.incident), incident.problem) == ({0, 1}, "")
+    assert incident.incident[0]["approx_kl"].values.max() == 0.9
+    assert incident.longest == 0
+    assert incident.longest_whole["approx_kl"].values.max() == 0.9
+    assert draw_incident(incident, again.incident) is not None
+    assert (observed.problem, observed.incident, observed.longest) == ("", {}, None)
     (rule,) = observed.rules
     assert rule.alert == "KLSpike"
     assert [(labels["run"], value) for labels, value in rule.samples] == [(RUN, 0.9)]

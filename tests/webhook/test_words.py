@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from fusewire_webhook.breaker.events import KINDS, AlertReported, Event
-from fusewire_webhook.breaker.words import describe, verdict
+from fusewire_webhook.breaker.events import KINDS, AlertReported, AttemptStarted, Command, Event
+from fusewire_webhook.breaker.words import Repeats, describe, verdict
 
 
 def example(cls: type[Event]) -> Event:
@@ -47,3 +47,57 @@ def test_a_state_is_said_once() -> None:
     """A decision that begins with its state is not prefixed with it again."""
     assert verdict("locked", "locked: budget used") == "locked: budget used"
     assert verdict("closed", "attempt 1 started") == "closed: attempt 1 started"
+
+
+def firing(name: str, attempt: int, *, began: str = "2026-01-01T00:00:00Z") -> AlertReported:
+    """A trip alert as it is reported each minute for as long as it fires."""
+    return AlertReported(
+        at=0.0, alertname=name, status="firing", attempt=attempt, action="trip", starts_at=began, labels={}
+    )
+
+
+def test_what_an_alert_reports_again_is_known_by_its_first_report() -> None:
+    """Also where other alerts come between; another occurrence and another attempt are news."""
+    repeats = Repeats()
+    reports = [
+        firing("A", 0),
+        firing("B", 0),
+        firing("A", 0),
+        firing("A", 0, began="2026-01-01T00:05:00Z"),
+        firing("A", 1),
+    ]
+    assert [repeats.of(number, event)[0] for number, event in enumerate(reports)] == [0, 1, 0, 3, 4]
+
+
+def test_an_alert_of_an_attempt_that_was_replaced_is_told_as_such() -> None:
+    """It comes for minutes after the restart, and stops nothing."""
+    repeats = Repeats()
+    events = [
+        AttemptStarted(at=0.0, attempt=0, handle={}),
+        firing("A", 0),
+        AttemptStarted(at=1.0, attempt=1, handle={}),
+        firing("B", 0),
+        firing("B", 1),
+    ]
+    assert [repeats.of(number, event)[1] for number, event in enumerate(events)] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_command_makes_news_of_what_the_present_attempt_reports() -> None:
+    """What a pause has held may act when it is reported again; what is over for good is no news."""
+    repeats = Repeats()
+    resume = Command(at=0.0, verb="resume", who="ada", why="x")
+    events = [AttemptStarted(at=0.0, attempt=1, handle={}), firing("A", 0), firing("A", 1), resume, firing("A", 0)]
+    assert [repeats.of(number, event)[0] for number, event in enumerate([*events, firing("A", 1)])] == [
+        0,
+        1,
+        2,
+        3,
+        1,
+        5,
+    ]

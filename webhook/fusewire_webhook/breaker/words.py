@@ -9,6 +9,40 @@ QUIET = (ev.StepsWatched, ev.SnapshotSeen, ev.SnapshotJudged, ev.RunDeclared, ev
 """Events that are bookkeeping: shown on request only."""
 
 
+OLDER = " (older attempt: recorded only)"
+"""Behind a trip alert of an attempt that has been replaced: it stops nothing."""
+
+
+class Repeats:
+    """Which reports of alerts tell nothing new, in a journal that is read forwards.
+
+    An alert fires on for minutes after its attempt is gone (``keep_firing_for``), and Alertmanager repeats it. A
+    person's command makes news of the present attempt's again: what a pause has held may act then.
+    """
+
+    def __init__(self) -> None:
+        self._attempt = -1
+        self._first: dict[tuple[str, int | None, str, str], int] = {}
+
+    def of(self, number: int, event: Event) -> tuple[int, bool]:
+        """The number of the entry that first told what this one tells, and whether it is of an older attempt.
+
+        Args:
+            number: of the entry; it is the answer for all that is no repeated alert.
+        """
+        match event:
+            case ev.AttemptStarted():
+                self._attempt = max(self._attempt, event.attempt)
+            case ev.Command():
+                self._first = {key: at for key, at in self._first.items() if key[1] not in (None, self._attempt)}
+            case ev.AlertReported():
+                key = event.alertname, event.attempt, event.status, event.starts_at[:19]
+                firing = (event.action, event.status) == ("trip", "firing")
+                older = firing and event.attempt is not None and event.attempt < self._attempt
+                return self._first.setdefault(key, number), older
+        return number, False
+
+
 def verdict(phase: str, decision: str) -> str:
     """A decision with the state that it led to, said once."""
     return plain(decision if decision.lower().startswith(f"{phase}:") else f"{phase}: {decision}")

@@ -25,7 +25,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "log", help="what happened to a run, and what was decided", description="Print the journal of a run."
     )
     add_run_argument(log)
-    log.add_argument("--all", action="store_true", help="bookkeeping too: watched steps, snapshots seen")
+    log.add_argument("--all", action="store_true", help="bookkeeping and repeated alerts too")
     log.add_argument("--json", action="store_true", help="one JSON object a line, with every field")
     add_config_options(log)
     log.set_defaults(handler=_log)
@@ -69,18 +69,30 @@ def _as_json(entries: list[Entry]) -> Iterator[str]:
 
 
 def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
-    """One line an event, and below it the decision that it led to."""
+    """One line an event, and below it the decision that it led to; repeated alerts are counted at the first one."""
     from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
-    from fusewire_webhook.breaker.words import QUIET, describe, verdict  # noqa: PLC0415
+    from fusewire_webhook.breaker.words import OLDER, QUIET, Repeats, describe, verdict  # noqa: PLC0415
 
-    state = fold(())
+    state, repeats = fold(()), Repeats()
+    lines: dict[int, list[str]] = {}
+    again: dict[int, list[float]] = {}
     for entry in entries:
         before, state = state, fold([entry.event], state)
         decided = state.decision if state.decision != before.decision else ""
+        first, older = repeats.of(entry.seq, entry.event)
+        if first != entry.seq and not decided and not everything:
+            again.setdefault(first, []).append(entry.event.at)
+            continue
+        lines[entry.seq] = []
         if everything or decided or not isinstance(entry.event, QUIET):
-            yield f"{moment(entry.event.at)}  {entry.seq:>6}  {describe(entry.event)}"
+            words = describe(entry.event) + (OLDER if older else "")
+            lines[entry.seq].append(f"{moment(entry.event.at)}  {entry.seq:>6}  {words}")
         if decided:
-            yield f"{'':29}→ {verdict(state.phase, decided)}"
+            lines[entry.seq].append(f"{'':29}→ {verdict(state.phase, decided)}")
+    for number, text in lines.items():
+        yield from text
+        if number in again:
+            yield f"{'':29}  reported {len(again[number])}× again, last at {moment(again[number][-1])}"
 
 
 def _replay(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
 """The postmortem of an attempt that tripped: what happened, on what evidence, at what cost, and what to do next.
 
 ``<run>/postmortems/`` holds for each such attempt ``attempt-003.md``, ``attempt-003.html`` (complete in itself),
-``attempt-003.svg`` (the plots) and ``attempt-003.json`` (what Prometheus had answered, so that a later rebuild
-does without it). Others need :func:`postmortem_path` and :func:`postmortem_url` only.
+``attempt-003.svg`` (the plots around the trip), ``attempt-003.incident.svg`` (those over several attempts) and
+``attempt-003.json`` (what Prometheus had answered, so that a later rebuild does without it). Others need
+:func:`postmortem_path` and :func:`postmortem_url` only.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from urllib.parse import quote
 FOLDER = "postmortems"
 """Within the run directory."""
 
-Suffix = Literal["md", "html", "svg", "json"]
+Suffix = Literal["md", "html", "svg", "incident.svg", "json"]
 
-_NAME = re.compile(r"attempt-(\d{3,9})\.(md|html|svg|json)", re.ASCII)
+_NAME = re.compile(r"attempt-(\d{3,9})\.(md|html|svg|incident\.svg|json)", re.ASCII)
 
 
 def postmortem_path(run_dir: Path, attempt: int, suffix: Suffix = "html") -> Path:

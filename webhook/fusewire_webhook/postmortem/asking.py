@@ -12,7 +12,7 @@ from typing import TypeVar
 from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.errors import PrometheusError
 from fusewire_webhook.postmortem.observed import Observed, RuleEvidence, Threshold, Traces
-from fusewire_webhook.postmortem.story import Story, unix
+from fusewire_webhook.postmortem.story import Attempt, Story, unix
 from fusewire_webhook.postmortem.thresholds import bounds
 from fusewire_webhook.postmortem.traces import trace
 from fusewire_webhook.watch.prometheus import Prometheus, Rule, Series, duration, matchers
@@ -70,6 +70,9 @@ async def observe(
         around=around,
         whole=(await asking.whole()).get(story.attempt.number, {}),
         rates=await asking.rates(),
+        incident=await asking.incident(),
+        longest=asking.longest.number if asking.longest is not None else None,
+        longest_whole=await asking.longest_whole(),
         gpus=await asking.gpus(),
         energy_joules=await asking.energy(),
         problem="; ".join(dict.fromkeys(asking.problems)),
@@ -160,6 +163,44 @@ class _Asking:
                     f"{{{_RATES},{where}}}", attempt.started_at + self._skew, end, WHOLE_POINTS
                 )
         return found
+
+    async def incident(self) -> dict[int, Traces]:
+        """Every signal of all attempts of the incident, and of some time before its first trip."""
+        failures = self._story.incident
+        if len(failures) < 2:
+            return {}
+        first = failures[0].ended_at + self._skew
+        before = max(self.trip - first, SHORTEST_SECONDS)
+        start = max(failures[0].attempt.started_at + self._skew, first - before)
+        where = matchers(run=self._story.run)[1:-1]
+        found = await self._range(f"{{{_SIGNALS},{where}}}", start, self.trip + 2 * self._interval, WHOLE_POINTS)
+        numbers = {failure.attempt.number for failure in failures}
+        return {number: traces for number, traces in found.items() if number in numbers}
+
+    @property
+    def longest(self) -> Attempt | None:
+        """The attempt that lived longest among those that led here; None: it is this one."""
+        concerned = {failure.attempt.number for failure in self._story.incident}
+        origins = (parse_name(failure.attempt.resume_from or "") for failure in self._story.incident)
+        concerned |= {origin[1] for origin in origins if origin is not None}
+        lived = {
+            attempt.number: (attempt.ended_at or self._story.tripped_at) - attempt.started_at
+            for attempt in self._story.attempts
+            if attempt.number in concerned and attempt.number <= self._story.attempt.number
+        }
+        number = max(lived, key=lambda number: lived[number], default=self._story.attempt.number)
+        if number == self._story.attempt.number:
+            return None
+        return next(attempt for attempt in self._story.attempts if attempt.number == number)
+
+    async def longest_whole(self) -> Traces:
+        """Every signal of that attempt, from its start to its end."""
+        attempt = self.longest
+        if attempt is None or attempt.ended_at is None:
+            return {}
+        where = matchers(run=self._story.run, attempt=attempt.number)[1:-1]
+        start, end = attempt.started_at + self._skew, attempt.ended_at + self._skew
+        return (await self._range(f"{{{_SIGNALS},{where}}}", start, end, WHOLE_POINTS)).get(attempt.number, {})
 
     async def gpus(self) -> int | None:
         """GPUs that the attempt's exporter reported through NVML."""

@@ -7,6 +7,7 @@ reading, no law.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -102,7 +103,10 @@ def not_finite(signal: str, trace: Trace) -> str:
 
 
 def absent(data: RunData, item: str, signal: str) -> Finding:
-    """Unknown, because the signal says too little; with the last value that the trainer itself kept."""
+    """Unknown, because the signal says too little, unless the last value that the trainer kept is not finite."""
+    if signal in data.last and not math.isfinite(data.last[signal]):
+        words = f"The last value of {signal} in the trainer's file is {data.last[signal]}."
+        return Finding(item=item, verdict="suspicious", evidence=words)
     last = f" Last value in the trainer's file: {data.last[signal]:.4g}." if signal in data.last else ""
     few = "too few samples of" if data.get(signal) is not None else "no samples of"
     return Finding(item=item, verdict="unknown", evidence=f"There are {few} {signal}.{last}")

@@ -6,10 +6,12 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import aiohttp
 
@@ -17,14 +19,15 @@ from fusewire.attempt import ATTEMPT_FILE
 from fusewire.files import write_atomically
 from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.engine.journal import Journal
-from fusewire_webhook.postmortem import html, markdown, plots, postmortem_path
+from fusewire_webhook.postmortem import Suffix, html, markdown, plots, postmortem_path
 from fusewire_webhook.postmortem.asking import observe
-from fusewire_webhook.postmortem.audit import ReplayAudit, ReplayFindings, RunData, Start
+from fusewire_webhook.postmortem.audit import Finding, ReplayAudit, ReplayFindings, RunData, Start
 from fusewire_webhook.postmortem.checks import audit
 from fusewire_webhook.postmortem.costs import cost_of
 from fusewire_webhook.postmortem.folder import Files, look
 from fusewire_webhook.postmortem.observed import Observed, Traces
 from fusewire_webhook.postmortem.report import Facts, report
+from fusewire_webhook.postmortem.runbook import Sections, read_runbook
 from fusewire_webhook.postmortem.story import Attempt, Story
 from fusewire_webhook.postmortem.telling import tell
 from fusewire_webhook.settings.runs_folder import RunsFolder
@@ -95,13 +98,37 @@ def write_postmortem(
         files=files,
         observed=observed,
         cost=cost_of(story, last_step=files.step, gpus=observed.gpus, energy_joules=observed.energy_joules),
-        findings=audit(run_data(story, files, observed, algorithm=algorithm, replay=replay)),
+        findings=judge(story, files, observed, algorithm=algorithm, replay=replay),
         runs_dir=folder.root,
         kept_from=kept_from,
         written_at=clock(),
         pictures=plots.available() if pictures is None else pictures,
+        host=socket.gethostname(),
+        runbooks=_runbooks(story),
     )
     return _write(run_dir, facts)
+
+
+def judge(
+    story: Story, files: Files, observed: Observed, *, algorithm: str = "", replay: ReplayAudit | None = None
+) -> tuple[Finding, ...]:
+    """The audit. What an attempt that ended soon cannot say, the longest one that led to it may."""
+    found = audit(run_data(story, files, observed, algorithm=algorithm, replay=replay))
+    if observed.longest is None or not observed.longest_whole:
+        return found
+    before = audit(RunData(algorithm=algorithm, signals=observed.longest_whole))
+    return tuple(
+        replace(earlier, evidence=f"Seen in attempt {observed.longest}, this one being short: {earlier.evidence}")
+        if own.verdict == "unknown" and earlier.verdict != "unknown"
+        else own
+        for own, earlier in zip(found, before, strict=True)
+    )
+
+
+def _runbooks(story: Story) -> dict[str, tuple[str, Sections]]:
+    """The runbooks that come with fusewire, by the address in the alerts."""
+    addresses = dict.fromkeys(alert.annotations.get("runbook_url", "") for alert in story.alerts)
+    return {address: found for address in addresses if (found := read_runbook(address)) is not None}
 
 
 def run_data(
@@ -219,16 +246,22 @@ def read_kept(path: Path) -> Observed | None:
 
 def _write(run_dir: Path, facts: Facts) -> Written:
     number = facts.story.attempt.number
-    paths = {suffix: postmortem_path(run_dir, number, suffix) for suffix in ("md", "html", "svg", "json")}
+    paths = {suffix: postmortem_path(run_dir, number, suffix) for suffix in get_args(Suffix)}
     paths["md"].parent.mkdir(parents=True, exist_ok=True)
-    picture = plots.draw(facts.observed, number) if facts.pictures else None
+    pictures: dict[str, str] = {}
+    if facts.pictures:
+        drawn = {
+            "svg": plots.draw(facts.observed, number),
+            "incident.svg": plots.draw_incident(facts.observed, facts.story.incident),
+        }
+        pictures = {name: picture for name, picture in drawn.items() if picture is not None}
     if facts.kept_from is None and (facts.observed.whole or facts.observed.around):
         _put(paths["json"], json.dumps(facts.observed.to_json(), separators=(",", ":")))
-    if picture is not None:
-        _put(paths["svg"], picture)
+    for name, picture in pictures.items():
+        _put(paths[name], picture)
     document = report(facts)
-    _put(paths["md"], markdown.render(document, plots=paths["svg"].name if picture is not None else None))
-    inline = None if picture is None else own_ids(picture, f"a{number}")
+    _put(paths["md"], markdown.render(document, plots={name: paths[name].name for name in pictures}))
+    inline = {name: own_ids(picture, f"a{number}{name[0]}") for name, picture in pictures.items()}
     _put(paths["html"], html.render(document, plots=inline))
     notes = [facts.observed.problem] if facts.observed.problem and facts.kept_from is None else []
     if not facts.pictures:

@@ -5,10 +5,13 @@ Every text is data, from outside or not: only the renderers write markup, and th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-Tone = Literal["good", "bad", "unclear"]
+_DESTINATION = re.compile(r"#[a-z0-9_-]+|https?://[\w.~:/?#\[\]@!$&*+,;=%-]+", re.ASCII)
+
+Tone = Literal["good", "bad", "unclear", "plain"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +22,15 @@ class Badge:
     tone: Tone
 
 
-Cell = str | Badge
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A text that leads to another section of the document (``#name``) or to a web page."""
+
+    text: str
+    href: str
+
+
+Cell = str | Badge | Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +40,10 @@ class Paragraph:
     text: str
     lead: bool = False
     """The one that is read first."""
+    badge: Badge | None = None
+    """Stands before it."""
+    links: tuple[Link, ...] = ()
+    """Stand behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +52,8 @@ class Table:
 
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    narrow: bool = False
+    """It fits a phone: short words in few columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +66,10 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Plots:
-    """The place of the plots."""
+    """The place of a picture."""
 
+    name: Literal["svg", "incident.svg"]
+    """Suffix of its file."""
     alt: str
     """What they show, for those who cannot see them."""
 
@@ -64,6 +83,8 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
+    name: str = ""
+    """What a :class:`Link` calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +95,11 @@ class Document:
     badge: Badge
     subtitle: str
     sections: tuple[Section, ...]
+
+
+def destination(link: Link) -> str:
+    """Where a link may lead: into the document or to a web page; empty: nowhere, it is only its text."""
+    return link.href if _DESTINATION.fullmatch(link.href) else ""
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fusewire_webhook.postmortem.document import (
     Badge,
@@ -11,9 +11,11 @@ from fusewire_webhook.postmortem.document import (
     Cell,
     Code,
     Document,
+    Link,
     Paragraph,
     Plots,
     Table,
+    destination,
     lines,
     one_line,
 )
@@ -21,7 +23,7 @@ from fusewire_webhook.postmortem.document import (
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$@])")
 _AT_START = re.compile(r"^(?:(?=[#+\-=:](?:[\s#+\-=:]|$))|(\d+)(?=[.)](?:\s|$)))")
 _LINKS = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
-_SIGNS = {"good": "✔", "bad": "✘", "unclear": "?"}
+_SIGNS = {"good": "✔", "bad": "✘", "unclear": "?", "plain": ""}
 
 
 def escape(text: str) -> str:
@@ -31,12 +33,12 @@ def escape(text: str) -> str:
     return _AT_START.sub(r"\1\\", escaped)
 
 
-def render(document: Document, *, plots: str | None) -> str:
-    """The document; ``plots`` is the file name of the picture beside it, None: there is none."""
+def render(document: Document, *, plots: Mapping[str, str]) -> str:
+    """The document; ``plots`` are the file names of the pictures beside it by name, where there are any."""
     return "\n".join(_document(document, plots)).rstrip() + "\n"
 
 
-def _document(document: Document, plots: str | None) -> Iterator[str]:
+def _document(document: Document, plots: Mapping[str, str]) -> Iterator[str]:
     yield f"# {escape(document.title)}"
     yield ""
     yield f"**{escape(document.badge.text)}** · {escape(document.subtitle)}"
@@ -48,10 +50,11 @@ def _document(document: Document, plots: str | None) -> Iterator[str]:
             yield from _block(block, plots)
 
 
-def _block(block: Block, plots: str | None) -> Iterator[str]:
+def _block(block: Block, plots: Mapping[str, str]) -> Iterator[str]:
     match block:
         case Paragraph():
-            yield escape(block.text)
+            badge = f"**{escape(block.badge.text)}** " if block.badge is not None else ""
+            yield badge + escape(block.text) + "".join(f" {_cell(link)}" for link in block.links)
         case Table():
             yield _row(block.head)
             yield "|" + " --- |" * len(block.head)
@@ -65,8 +68,8 @@ def _block(block: Block, plots: str | None) -> Iterator[str]:
             yield f"{fence}text"
             yield text
             yield fence
-        case Plots() if plots is not None:
-            yield f"![{escape(block.alt)}]({plots})"
+        case Plots() if block.name in plots:
+            yield f"![{escape(block.alt)}]({plots[block.name]})"
         case Plots():
             pass
 
@@ -78,4 +81,7 @@ def _row(cells: tuple[Cell, ...]) -> str:
 def _cell(cell: Cell) -> str:
     if isinstance(cell, Badge):
         return f"{_SIGNS[cell.tone]} {escape(cell.text)}"
+    if isinstance(cell, Link):
+        where = destination(cell)
+        return f"[{escape(cell.text)}](<{where}>)" if where else escape(cell.text)
     return escape(cell) or " "

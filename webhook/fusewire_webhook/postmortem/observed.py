@@ -53,6 +53,12 @@ class Observed:
     """The attempt from its start to the trip, coarsely."""
     rates: Mapping[int, Traces] = field(default_factory=dict)
     """By attempt: learning_rate, lr_scale and step, over the lives of the attempts concerned."""
+    incident: Mapping[int, Traces] = field(default_factory=dict)
+    """By attempt, over all attempts of the incident, coarsely; empty where there was only one."""
+    longest: int | None = None
+    """The attempt of the incident, or before it, that lived longest: the audit looks there too."""
+    longest_whole: Traces = field(default_factory=dict)
+    """Its signals from its start to its end."""
     gpus: int | None = None
     """GPUs of the attempt; None: no NVML series."""
     energy_joules: float | None = None
@@ -78,6 +84,9 @@ class Observed:
             "around": {str(attempt): _dump(traces) for attempt, traces in self.around.items()},
             "whole": _dump(self.whole),
             "rates": {str(attempt): _dump(traces) for attempt, traces in self.rates.items()},
+            "incident": {str(attempt): _dump(traces) for attempt, traces in self.incident.items()},
+            "longest": self.longest,
+            "longest_whole": _dump(self.longest_whole),
             "gpus": self.gpus,
             "energy_joules": self.energy_joules,
         }
@@ -104,6 +113,9 @@ class Observed:
             around={int(attempt): _load(traces) for attempt, traces in value["around"].items()},
             whole=_load(value["whole"]),
             rates={int(attempt): _load(traces) for attempt, traces in value["rates"].items()},
+            incident={int(attempt): _load(traces) for attempt, traces in value.get("incident", {}).items()},
+            longest=value.get("longest"),
+            longest_whole=_load(value.get("longest_whole", {})),
             gpus=value["gpus"],
             energy_joules=value["energy_joules"],
         )

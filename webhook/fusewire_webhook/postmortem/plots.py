@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fusewire_webhook.postmortem.observed import Observed, Threshold, Traces
+from fusewire_webhook.postmortem.story import Failure
 from fusewire_webhook.postmortem.thresholds import signals as signals_of
 from fusewire_webhook.postmortem.traces import Trace
 
@@ -44,10 +45,23 @@ MISSING = "There are no plots: matplotlib is not installed here (pip install mat
 
 _INK = "#010203"
 """Stands for the colour of the text around the picture."""
-_BEFORE, _TRIPPED, _AFTER = "#8c959f", "#3b82f6", "#2da44e"
-_BAD, _BOUND = "#e5484d", "#d9730d"
+_STYLES: tuple[tuple[str, Any], ...] = (
+    ("#3b82f6", "solid"),
+    ("#d9730d", (0, (6, 2))),
+    ("#0d9488", (0, (2, 1.5))),
+    ("#a371f7", (0, (7, 2, 1.5, 2))),
+    ("#8c959f", (0, (10, 3))),
+    ("#d6409f", (0, (4, 1.5, 1, 1.5, 1, 1.5))),
+)
+"""Colour and dashes by attempt: neighbours differ in both, for those too who see few colours."""
+_BAD = "#e5484d"
 _LOG_RANGE = 1e3
 _MINUTES = 900.0
+_LABEL_SHARE = 0.13
+"""Of the picture's width: what an attempt's name takes."""
+_MOST_NAMES = 8
+_INCIDENT = ("step", "learning_rate", "episode_return")
+"""Signals that are shown over a whole incident, below the one that tripped last."""
 
 
 def available() -> bool:
@@ -64,13 +78,39 @@ def chosen(observed: Observed) -> list[str]:
     return [name for name in dict.fromkeys([*tripping, *PREFERRED]) if name in present][:MOST_PLOTS]
 
 
+def over_incident(observed: Observed, incident: Sequence[Failure]) -> list[str]:
+    """The signals that are shown over the whole incident; empty: it had one attempt, or nothing is known of it."""
+    if len(incident) < 2:
+        return []
+    present = {name for traces in observed.incident.values() for name, trace in traces.items() if len(trace)}
+    return [name for name in dict.fromkeys([*chosen(observed)[:1], *_INCIDENT]) if name in present]
+
+
 def draw(observed: Observed, attempt: int) -> str | None:
     """The picture as SVG; None: Prometheus has nothing to draw.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    names = chosen(observed)
+    return _picture(observed, observed.around, chosen(observed), {attempt: observed.tripped_at})
+
+
+def draw_incident(observed: Observed, incident: Sequence[Failure]) -> str | None:
+    """All attempts of an incident on one axis of time, each trip marked; None: there is nothing to draw.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    if not incident:
+        return None
+    skew = observed.tripped_at - incident[-1].ended_at
+    trips = {one.attempt.number: one.ended_at + skew for one in incident if one.alert}
+    return _picture(observed, observed.incident, over_incident(observed, incident), trips)
+
+
+def _picture(
+    observed: Observed, drawn: Mapping[int, Traces], names: Sequence[str], trips: Mapping[int, float]
+) -> str | None:
     if not names:
         return None
     import matplotlib as mpl  # noqa: PLC0415
@@ -86,32 +126,36 @@ def draw(observed: Observed, attempt: int) -> str | None:
         **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
     }
     with mpl.rc_context(settings):
-        figure = Figure(figsize=(8.6, 1.45 * len(names) + 0.7), layout="constrained")
+        figure = Figure(figsize=(5.4, 1.3 * len(names) + 0.9), layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         rows = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
-        longest = max(abs(time - observed.tripped_at) for time in _times(observed.around))
-        unit = (60.0, "minutes") if longest > _MINUTES else (1.0, "seconds")
-        for axes, name in zip(rows, names, strict=True):
-            _plot(axes, name, observed, attempt, unit[0])
+        edges = [time - observed.tripped_at for time in _times(drawn)]
+        unit = (60.0, "minutes") if max(map(abs, edges)) > _MINUTES else (1.0, "seconds")
+        offsets = {number: (time - observed.tripped_at) / unit[0] for number, time in trips.items()}
+        for place, (axes, name) in enumerate(zip(rows, names, strict=True)):
+            _plot(axes, name, observed, drawn, unit[0])
+            for number, at in offsets.items():
+                axes.axvline(at, color=_BAD, linewidth=1, linestyle="--", zorder=1, gid=f"trip-{number}-{place}")
         rows[-1].set_xlabel(f"{unit[1]} from the trip")
-        _legend(rows[0], observed, attempt)
+        _names(rows[0], drawn, observed.tripped_at, unit[0])
+        _legend(figure, drawn)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return out.getvalue().replace(_INK, "currentColor")
 
 
-def _plot(axes: Any, name: str, observed: Observed, attempt: int, unit: float) -> None:
+def _plot(axes: Any, name: str, observed: Observed, drawn: Mapping[int, Traces], unit: float) -> None:
     axes.patch.set_alpha(0)
     axes.set_title(name, loc="left", fontsize=9, pad=3)
     axes.grid(visible=True, alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     values: list[np.ndarray[Any, Any]] = []
-    for number, traces in sorted(observed.around.items()):
+    for number, traces in sorted(drawn.items()):
         trace = traces.get(name)
         if trace is not None and len(trace):
             values.append(trace.finite)
-            _line(axes, trace, observed.tripped_at, unit, _colour(number, attempt))
+            _line(axes, trace, observed.tripped_at, unit, number)
     bounds = [threshold for threshold in observed.thresholds if threshold.signal == name]
     finite = np.concatenate([*values, np.array([bound.value for bound in bounds])]) if values else np.array([])
     if len(finite) and finite.min() > 0 and finite.max() > _LOG_RANGE * finite.min():
@@ -120,13 +164,16 @@ def _plot(axes: Any, name: str, observed: Observed, attempt: int, unit: float) -
         axes.yaxis.set_minor_formatter(lambda _value, _: "")
     for bound in bounds:
         _bound(axes, bound)
-    axes.axvline(0, color=_BAD, linewidth=1, linestyle="--", zorder=1)
 
 
-def _line(axes: Any, trace: Trace, trip: float, unit: float, colour: str) -> None:
+def _line(axes: Any, trace: Trace, trip: float, unit: float, attempt: int) -> None:
     finite = np.isfinite(trace.values)
     times = (trace.times - trip) / unit
-    axes.plot(times, np.where(finite, trace.values, np.nan), color=colour, linewidth=1.2, zorder=3)
+    colour, dashes = _STYLES[attempt % len(_STYLES)]
+    axes.plot(
+        times, np.where(finite, trace.values, np.nan), color=colour, linestyle=dashes, linewidth=1.4, zorder=3,
+        marker="o" if finite.sum() < 2 else "", markersize=2.5,
+    )  # fmt: skip
     if not finite.all():
         bottom = np.zeros(int((~finite).sum()))
         axes.plot(
@@ -135,29 +182,45 @@ def _line(axes: Any, trace: Trace, trip: float, unit: float, colour: str) -> Non
         )  # fmt: skip
 
 
+def _names(axes: Any, drawn: Mapping[int, Traces], trip: float, unit: float) -> None:
+    """Each attempt's name where it begins; one that would hide another stands a line higher."""
+    low, high = axes.get_xlim()
+    taken: list[float] = []
+    for number in sorted(drawn):
+        begins = (min(_times({number: drawn[number]}), default=trip) - trip) / unit
+        share = min(max((begins - low) / (high - low), 0.0), 1 - _LABEL_SHARE)
+        level = next((row for row, end in enumerate(taken) if share >= end), len(taken))
+        taken[level : level + 1] = [share + _LABEL_SHARE]
+        axes.annotate(
+            f"attempt {number}", xy=(share, 1), xycoords="axes fraction", xytext=(0, 3 + 10 * level),
+            textcoords="offset points", fontsize=8, color=_STYLES[number % len(_STYLES)][0], annotation_clip=False,
+        )  # fmt: skip
+    axes.set_title(axes.get_title(loc="left"), loc="left", fontsize=9, pad=4 + 10 * len(taken))
+
+
 def _bound(axes: Any, bound: Threshold) -> None:
-    axes.axhline(bound.value, color=_BOUND, linewidth=1, linestyle=":", zorder=2)
+    axes.axhline(bound.value, color=_INK, linewidth=1, linestyle=":", zorder=2)
     axes.annotate(
         f"{bound.alert} {bound.op} {bound.value:g}", xy=(1, bound.value), xycoords=("axes fraction", "data"),
-        ha="right", va="bottom", fontsize=7.5, color=_BOUND,
+        ha="right", va="bottom", fontsize=7.5, color=_INK,
     )  # fmt: skip
 
 
-def _legend(axes: Any, observed: Observed, attempt: int) -> None:
+def _legend(figure: Any, drawn: Mapping[int, Traces]) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    shown = sorted(observed.around)
-    lines = [Line2D([], [], color=_colour(number, attempt), label=f"attempt {number}") for number in shown[:6]]
-    lines.append(Line2D([], [], color=_BAD, linestyle="--", label="trip"))
-    if any(trace.bad for traces in observed.around.values() for trace in traces.values()):
+    lines = []
+    for number in sorted(drawn):
+        colour, dashes = _STYLES[number % len(_STYLES)]
+        lines.append(Line2D([], [], color=colour, linestyle=dashes, linewidth=1.4, label=str(number)))
+    lines = lines[-_MOST_NAMES:]
+    lines.append(Line2D([], [], color=_BAD, linestyle="--", linewidth=1, label="trip"))
+    if any(trace.bad for traces in drawn.values() for trace in traces.values()):
         lines.append(Line2D([], [], color=_BAD, marker="x", linestyle="", label="not finite"))
-    axes.legend(
-        handles=lines, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(lines), frameon=False, fontsize=8
-    )
-
-
-def _colour(number: int, attempt: int) -> str:
-    return _TRIPPED if number == attempt else _BEFORE if number < attempt else _AFTER
+    figure.legend(
+        handles=lines, loc="outside upper right", ncols=len(lines), frameon=False, fontsize=8, handlelength=2.6,
+        columnspacing=1.2, title="attempts", title_fontsize=8,
+    )  # fmt: skip
 
 
 def _times(around: Mapping[int, Traces]) -> list[float]:

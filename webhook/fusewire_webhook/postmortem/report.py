@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,34 @@ from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.breaker.events import AlertReported
 from fusewire_webhook.postmortem import plots
 from fusewire_webhook.postmortem.audit import Finding
-from fusewire_webhook.postmortem.costs import Cost, span
+from fusewire_webhook.postmortem.costs import Cost, span, step_of
 from fusewire_webhook.postmortem.document import (
     Badge,
     Block,
     Cell,
     Code,
     Document,
+    Link,
     Paragraph,
     Plots,
     Section,
     Table,
     Tone,
+    destination,
 )
 from fusewire_webhook.postmortem.folder import Files
 from fusewire_webhook.postmortem.observed import Observed
+from fusewire_webhook.postmortem.runbook import Sections
 from fusewire_webhook.postmortem.story import Attempt, Known, Story, unix
-from fusewire_webhook.postmortem.summary import command, moment, state, what_happened
+from fusewire_webhook.postmortem.summary import (
+    command,
+    moment,
+    state,
+    until_morning,
+    what_happened,
+    what_it_cost,
+    what_next,
+)
 from fusewire_webhook.postmortem.traces import Trace
 
 MOST_SNAPSHOTS, MOST_ATTEMPTS, MOST_SIGNALS = 40, 40, 24
@@ -56,6 +67,10 @@ class Facts:
     written_at: float = 0.0
     pictures: bool = True
     """matplotlib is here."""
+    host: str = ""
+    """Where the runs folder is."""
+    runbooks: Mapping[str, tuple[str, Sections]] = field(default_factory=dict)
+    """Those that come with fusewire, by the address in the alerts: (name, sections)."""
 
 
 def report(facts: Facts) -> Document:
@@ -74,6 +89,10 @@ def report(facts: Facts) -> Document:
             Section(title="Cost", blocks=tuple(_cost(facts.cost))),
             Section(title="Audit", blocks=tuple(_audit(facts.findings))),
             Section(title="Log tail", blocks=tuple(_log(facts))),
+            *(
+                Section(title=f"Runbook: {name}", name=_anchor(name), blocks=tuple(_runbook(sections)))
+                for name, sections in facts.runbooks.values()
+            ),
         ),
     )
 
@@ -102,7 +121,7 @@ def _evidence(facts: Facts) -> Iterator[Block]:
                     _began(alert),
                     alert.severity,
                     alert.annotations.get("description") or alert.summary,
-                    alert.annotations.get("runbook_url", ""),
+                    _link(facts, alert),
                 )
                 for alert in story.alerts
             ),
@@ -129,14 +148,41 @@ def _began(alert: AlertReported) -> str:
     return "unknown" if began is None else moment(began)
 
 
+def _link(facts: Facts, alert: AlertReported) -> Cell:
+    """To the alert's runbook: within the document, or where its annotation says."""
+    address = alert.annotations.get("runbook_url", "")
+    here = facts.runbooks.get(address)
+    if here is not None:
+        return Link(text=here[0], href=f"#{_anchor(here[0])}")
+    link = Link(text=address, href=address)
+    return link if destination(link) else address
+
+
+def _anchor(name: str) -> str:
+    """Of a runbook's section; GitHub gives the heading the same."""
+    return f"runbook-{name.lower()}"
+
+
+def _runbook(sections: Sections) -> Iterator[Block]:
+    for heading, text in sections:
+        yield Paragraph(badge=Badge(text=heading, tone="plain"), text="")
+        for line in text.splitlines():
+            yield Paragraph(text=line)
+
+
 def _pictures(facts: Facts) -> Iterator[Block]:
+    if facts.pictures and plots.over_incident(facts.observed, facts.story.incident):
+        numbers = ", ".join(str(failure.attempt.number) for failure in facts.story.incident)
+        yield Paragraph(text="The whole incident:")
+        yield Plots(name="incident.svg", alt=f"Attempts {numbers} over the time of the incident, each trip marked")
+        yield Paragraph(text="Around this trip:")
     names = plots.chosen(facts.observed)
     if not names:
         yield Paragraph(text="There is nothing to plot: Prometheus has no samples of the time around the trip.")
     elif not facts.pictures:
         yield Paragraph(text=plots.MISSING)
     else:
-        yield Plots(alt=f"{', '.join(names)} around the trip of attempt {facts.story.attempt.number}")
+        yield Plots(name="svg", alt=f"{', '.join(names)} around the trip of attempt {facts.story.attempt.number}")
 
 
 def _signals(facts: Facts) -> Iterator[tuple[Cell, ...]]:
@@ -175,10 +221,49 @@ def _labels(labels: Any) -> str:
 
 
 def _summary(facts: Facts) -> Iterator[Block]:
-    yield Paragraph(text=what_happened(facts.story, facts.cost), lead=True)
-    next_step = command(facts.story, facts.runs_dir)
+    answer, facts_for_it = until_morning(facts.story, facts.cost)
+    links = tuple(link for alert in facts.story.alerts[:1] if isinstance(link := _link(facts, alert), Link))
+    yield Paragraph(text=facts_for_it, badge=answer, lead=True)
+    yield Paragraph(text=what_happened(facts.story))
+    cost = what_it_cost(facts.story, facts.cost)
+    if cost:
+        yield Paragraph(text=cost)
+    yield Paragraph(text=what_next(facts.story))
+    next_step = command(facts.story, facts.runs_dir, facts.host)
     if next_step is not None:
         yield next_step
+    if links:
+        yield Paragraph(text="Runbook:", links=links)
+    yield from _attempts_of(facts)
+
+
+def _attempts_of(facts: Facts) -> Iterator[Block]:
+    """The incident as a table, where it had more than one attempt."""
+    cost = facts.cost
+    if cost.incident is None:
+        return
+    hours = cost.gpus is not None
+    rows: list[tuple[Cell, ...]] = []
+    for failure, lost in zip(facts.story.incident, cost.attempts, strict=True):
+        attempt = failure.attempt
+        reached = "?" if attempt.last_step is None else f"{attempt.last_step:,}"
+        spent = [span(failure.ended_at - attempt.started_at)]
+        spent += [f"{lost.gpu_hours:.2f} GPU hours"] if lost.gpu_hours is not None else []
+        by = failure.alert or attempt.ended or "it did not trip"
+        rows.append(
+            (
+                str(attempt.number),
+                f"{attempt.resumed_step:,} → {reached}",
+                f"{attempt.lr_scale:g}",
+                by,
+                f"{step_of(failure.went_back_to):,}",
+                ", ".join(spent),
+            )
+        )
+    unknown = "" if hours else " (GPU hours are not known: no NVML series)"
+    yield Paragraph(text=f"The attempts of this incident{unknown}:")
+    head = ("No.", "From → to step", "LR scale", "Tripped by", "Back to", "Ran for, lost" if hours else "Ran for")
+    yield Table(head=head, rows=tuple(rows), narrow=True)
 
 
 def _decisions(story: Story, runs_dir: Path) -> Iterator[Block]:
@@ -225,6 +310,8 @@ def _snapshot(known: Known, story: Story) -> tuple[Cell, ...]:
     promoted = f"{moment(known.promoted_at)} by {known.promoted_by}" if known.promoted_at is not None else "no"
     target = story.rolled_back.target if story.rolled_back is not None else None
     fate = known.fate or ("rolled back to" if known.name == target else "kept")
+    if known.name == story.stable and not known.fate and story.next is None:
+        fate = f"{fate}: training goes on from it"
     return known.name, moment(known.seen_at) if known.seen_at else "unknown", promoted, fate
 
 
@@ -276,15 +363,26 @@ def watermark(value: Any) -> str:
 
 def _cost(cost: Cost) -> Iterator[Block]:
     energy = None if cost.energy_joules is None else f"{cost.energy_joules / 3.6e6:.3f} kWh in the whole attempt"
-    rows: list[tuple[Cell, ...]] = [
-        ("Steps to be trained again", "unknown" if cost.steps is None else f"{cost.steps:,} ({cost.steps_words})"),
-        ("Training thrown away", _span(cost.discarded_seconds)),
-        ("Standstill, trip to restart", _span(cost.down_seconds, "not over")),
-        ("GPUs", "unknown (no NVML series)" if cost.gpus is None else str(cost.gpus)),
-        ("GPU hours", "unknown (no NVML series)" if cost.gpu_hours is None else f"{cost.gpu_hours:.3f}"),
-        ("Energy", energy or "unknown (no NVML series)"),
-    ]
-    yield Table(head=("What", "How much"), rows=tuple(rows))
+    unknown = "unknown (no NVML series)"
+
+    def row(name: str, told: Callable[[Cost], str], whole: str | None = None) -> tuple[Cell, ...]:
+        more = () if cost.incident is None else (told(cost.incident) if whole is None else whole,)
+        return (name, told(cost), *more)
+
+    rows = (
+        row("Steps to be trained again", _steps),
+        row("Training thrown away", lambda of: _span(of.discarded_seconds)),
+        row("Standstill, trip to restart", lambda of: _span(of.down_seconds, "not over")),
+        row("GPUs", lambda of: unknown if of.gpus is None else str(of.gpus)),
+        row("GPU hours", lambda of: unknown if of.gpu_hours is None else f"{of.gpu_hours:.3f}"),
+        row("Energy", lambda _: energy or unknown, ""),
+    )
+    head = ("What", "How much") if cost.incident is None else ("What", "This attempt", "The whole incident")
+    yield Table(head=head, rows=rows, narrow=True)
+
+
+def _steps(cost: Cost) -> str:
+    return "unknown" if cost.steps is None else f"{cost.steps:,} ({cost.steps_words})"
 
 
 def _span(seconds: float | None, otherwise: str = "unknown") -> str:
@@ -295,13 +393,20 @@ def _audit(findings: Sequence[Finding]) -> Iterator[Block]:
     yield Paragraph(
         text="Judged from the attempt's data alone. Suspicious is a place to start reading, not a proof."
     )
-    yield Table(
-        head=("Item", "Verdict", "Evidence"),
-        rows=tuple(
-            (found.item, Badge(text=found.verdict, tone=_TONES[found.verdict]), found.evidence)
-            for found in findings
-        ),
-    )
+    judged = tuple(found for found in findings if found.verdict != "unknown")
+    if judged:
+        yield Table(
+            head=("Item", "Verdict", "Evidence"),
+            rows=tuple(
+                (found.item, Badge(text=found.verdict, tone=_TONES[found.verdict]), found.evidence)
+                for found in judged
+            ),
+            narrow=True,
+        )
+    unknown = [found for found in findings if found.verdict == "unknown"]
+    if unknown:
+        words = "; ".join(f"{found.item}: {found.evidence.rstrip('.')}" for found in unknown)
+        yield Paragraph(badge=Badge(text="unknown", tone="unclear"), text=f"for want of data. {words}.")
 
 
 def _log(facts: Facts) -> Iterator[Block]:

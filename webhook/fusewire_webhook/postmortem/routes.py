@@ -19,6 +19,7 @@ _TYPES = {
     "md": "text/markdown; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "svg": "image/svg+xml; charset=utf-8",
+    "incident.svg": "image/svg+xml; charset=utf-8",
     "json": "application/json; charset=utf-8",
 }
 _HEADERS = {

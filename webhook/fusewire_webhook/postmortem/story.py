@@ -57,6 +57,22 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One attempt of an incident: how it came to its end, and what training went on from."""
+
+    attempt: Attempt
+    ended_at: float
+    """Webhook's clock: when it tripped, or ended otherwise."""
+    alert: str
+    """Name of the alert that tripped it, else the cause in words; empty: it did not trip."""
+    divergence: bool
+    went_back_to: str | None
+    """Snapshot that training went on from, or would now; None: scratch."""
+    next_at: float | None
+    """When the next attempt was started; None: not yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Story:
     """One failed attempt, and what was done about it."""
 
@@ -78,6 +94,10 @@ class Story:
     purge: ev.PurgeFinished | None = None
     next: Attempt | None = None
     attempts: tuple[Attempt, ...] = ()
+    incident: tuple[Failure, ...] = ()
+    """The attempts since the run was last well or reset, up to this one; the last is this one."""
+    stable: str | None = None
+    """Snapshot that training goes on from; None: scratch."""
     snapshots: tuple[Known, ...] = ()
     lines: tuple[Line, ...] = ()
     omitted: int = 0
