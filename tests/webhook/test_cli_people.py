@@ -169,6 +169,45 @@ async def test_a_locked_run_is_reset_without_a_webhook(config: Config, capsys: p
         assert service.engine.view("cartpole").state != "locked"
 
 
+@pytest.mark.parametrize("serving", [True, False], ids=["a webhook serves", "none serves"])
+async def test_a_locked_run_is_reset_to_where_a_person_chooses(
+    config: Config, capsys: pytest.CaptureFixture[str], serving: bool
+) -> None:
+    """A rollback names the way; it asks for a yes as a rollback does, and a later reset undoes it."""
+    actuator = FakeActuator()
+
+    async def say(*words: str, code: int = 0) -> str:
+        assert await call(*words, "cartpole", "--why", "so", "--runs", config.runs_dir) == code
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    async def choose() -> None:
+        told = await say("rollback", "--to", "100", "--yes", code=2)
+        assert "reset it to that snapshot: `fusewire reset … --to STEP`, or --scratch" in told
+        assert "moves 1 snapshot (1 stable) to quarantine: say --yes" in await say("reset", "--to", "100", code=2)
+        assert "1 snapshot (1 stable) to quarantine: " in await say("reset", "--to", "100", "--yes")
+
+    async with served(config, actuator) as service:
+        names = await stable(config, service, 100, 200)
+        actuator.exit("cartpole", 0, 1)
+        assert (await service.engine.wait_finished("cartpole")).state == "locked"
+        if serving:
+            await choose()
+            await until(lambda: actuator.alive("cartpole") == [1])
+    if not serving:
+        await choose()
+    async with served(config, actuator) as service:
+        await until(lambda: actuator.alive("cartpole") == [1])
+        await until(lambda: service.engine.view("cartpole").procedure is None)
+        view = service.engine.view("cartpole")
+        assert (view.resumed_from, [one["name"] for one in view.promoted]) == (names[0], names[:1])
+        actuator.exit("cartpole", 1, 1)
+        assert (await service.engine.wait_finished("cartpole")).state == "locked"
+        assert f"going back to {names[1]}" in await say("reset", "--to", "200")
+        await until(lambda: actuator.alive("cartpole") == [2])
+        assert service.engine.view("cartpole").resumed_from == names[1]
+
+
 async def test_a_step_means_the_same_with_and_without_a_webhook(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,18 @@ def test_a_trip_alert_that_stops_nothing_says_why(view: dict[str, Any], alert: d
     assert line.endswith(f"(attempt {event.attempt}){words}")
 
 
+def test_a_locked_run_names_the_stable_steps_that_it_can_start_from() -> None:
+    """And the command that chooses one; where there is none it is not spoken of."""
+    out = io.StringIO()
+    progress = Progress(console=Console(file=out, width=200))
+    locked = replace(VIEW, state="locked", reason="budget used")
+    progress.result(locked, runs_dir="my runs")
+    assert "--to" not in out.getvalue()
+    progress.result(replace(locked, promoted=(A, B)), runs_dir="my runs")
+    command = "fusewire reset toy --runs 'my runs' --to STEP --why '…'"
+    assert f"to choose from where (stable: 4, 8): {command}" in out.getvalue()
+
+
 A: dict[str, Any] = {"name": "step-a", "step": 4, "attempt": 0}
 B: dict[str, Any] = {"name": "step-b", "step": 8, "attempt": 0}
 

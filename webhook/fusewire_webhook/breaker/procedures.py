@@ -198,11 +198,15 @@ def reset(state: RunState, words: str, *, target: str | None, scratch: bool) -> 
     newest = state.promoted[-1].name if state.promoted else None
     condemned = state.dirty and state.policy.mode == "act"
     middle: tuple[Stage, ...] = _rollback(state) if condemned or named else ("resume",)
+    target = target if named else newest
+    origin = (
+        f"going back to {target or 'the start'}" if "rollback" in middle else "resuming from its newest snapshot"
+    )
     procedure = Procedure(
         cause="reset",
         reason=words,
         stages=("stop", *middle, "start"),
-        target=target if named else newest,
+        target=target,
         lr_scale=state.lr_scale if state.dirty else next_lr_scale(state),
         reseed=state.dirty and state.policy.new_seed,
         person=True,
@@ -212,7 +216,7 @@ def reset(state: RunState, words: str, *, target: str | None, scratch: bool) -> 
         state,
         procedure,
         reason="",
-        decision=f"reset: {words}",
+        decision=f"{words}; {origin}",
         incident=None if incident is None else replace(incident, divergences=0, failed=(), watched=0),
         divergences_run=0,
         infrastructure_failures=0,

@@ -105,7 +105,12 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
         case "resume":
             return None if state.pauses else "it is not paused"
     if state.phase == "locked":
-        return f"it is locked ({state.reason}): reset it first"
+        to = (
+            " to that snapshot: `fusewire reset … --to STEP`, or --scratch"
+            if command.verb == "rollback"
+            else " first"
+        )
+        return f"it is locked ({state.reason}): reset it{to}"
     if state.phase == "completed":
         return "it is completed: reopen it first"
     if command.verb == "trip" and (state.procedure is not None or not state.live):

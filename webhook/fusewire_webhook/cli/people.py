@@ -30,11 +30,19 @@ _VERBS = {
     "trip": "stop the attempt as an alert would: roll back, restart with a smaller learning rate",
     "pause": "hold all automatic actions of the run; the trainer goes on",
     "resume": "end a pause; the answer says which trip alerts it held, and that they act when reported again",
-    "reset": "let a LOCKED run start again, with its budgets restored",
+    "reset": "let a LOCKED run start again, with its budgets restored; from a snapshot that you choose with --to",
     "reopen": "let a COMPLETED run go on from its newest snapshot, with a command that has more to do",
     "promote": "make a snapshot the stable one",
     "rollback": "stop the attempt and go back to a snapshot; newer ones, stable ones too, go to quarantine",
 }
+
+_TO = {
+    "rollback": "step or name of a snapshot, also of one that a restart, or of a stable one that a rollback or "
+    "reset of yours, set aside",
+    "reset": "step or name of the snapshot to start from (default: after a divergence the last stable one, else "
+    "the newest clean one)",
+}
+"""Of the verbs that can name what the run goes on from."""
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,14 +60,9 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
             )
         if verb == "promote":
             parser.add_argument("--snapshot", required=True, metavar="STEP|NAME", help="its step or name")
-        if verb == "rollback":
-            target = parser.add_mutually_exclusive_group(required=True)
-            target.add_argument(
-                "--to",
-                dest="snapshot",
-                metavar="STEP|NAME",
-                help="step or name of a snapshot, also of a stable one that a rollback of yours set aside",
-            )
+        if verb in _TO:
+            target = parser.add_mutually_exclusive_group(required=verb == "rollback")
+            target.add_argument("--to", dest="snapshot", metavar="STEP|NAME", help=_TO[verb])
             target.add_argument("--scratch", action="store_true", help="start from scratch: every snapshot goes")
             parser.add_argument(
                 "--yes", action="store_true", help="do not ask before stable snapshots go to quarantine"
@@ -72,7 +75,8 @@ def _decide(arguments: argparse.Namespace) -> int:
     from fusewire_webhook.cli.client import ask  # noqa: PLC0415 - aiohttp is slow to load
 
     folder = runs_folder(arguments)
-    aside, confirmed = _set_aside(folder, arguments) if arguments.verb == "rollback" else ("", False)
+    goes_back = arguments.verb in _TO and (arguments.scratch or arguments.snapshot is not None)
+    aside, confirmed = _set_aside(folder, arguments) if goes_back else ("", False)
     command = Command(
         at=time.time(),
         verb=cast(Any, arguments.verb),
@@ -95,7 +99,7 @@ def _decide(arguments: argparse.Namespace) -> int:
         print(f"{arguments.run}: {answer['state']}: {answer['decision'] or command.verb}")
     else:
         with folder.locked():
-            back = command.verb == "rollback"
+            back = command.verb in _TO
             snapshot = snapshot_name(folder, arguments.run, command.snapshot, restorable=back)
             asyncio.run(journal_only(folder, arguments.run, replace(command, snapshot=snapshot)))
         print(f"{arguments.run}: journaled; nothing guards this folder now, the next fusewire run acts on it")
@@ -105,7 +109,7 @@ def _decide(arguments: argparse.Namespace) -> int:
 
 
 def _set_aside(folder: RunsFolder, arguments: argparse.Namespace) -> tuple[str, bool]:
-    """Tell what a rollback puts into quarantine, and ask where stable snapshots are among it.
+    """Tell what going back puts into quarantine, and ask where stable snapshots are among it.
 
     Returns:
         Where they will lie, in words; whether the person said yes.

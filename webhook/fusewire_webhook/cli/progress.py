@@ -99,6 +99,10 @@ class Progress:
         if view.state == "locked":
             line.append(f": {view.reason}\n  what happened: fusewire log {where}\n")
             line.append(f"  to start it again: fusewire reset {where} --why '…', then the command again, corrected")
+            if steps := ", ".join(str(one["step"]) for one in view.promoted):
+                line.append(
+                    f"\n  to choose from where (stable: {steps}): fusewire reset {where} --to STEP --why '…'"
+                )
         elif view.shut_down:
             line.append(f", stopped at step {view.step}; the same command {view.next_start or 'goes on'}")
         else:

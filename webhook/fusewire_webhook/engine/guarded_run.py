@@ -315,7 +315,7 @@ class GuardedRun:
         return None
 
     async def _resolve(self, snapshot: str, verb: str) -> str:
-        back = verb == "rollback"
+        back = verb in {"rollback", "reset"}
         try:
             return (await self.effects.blocking(self.effects.snapshots.store.find, snapshot, restorable=back)).name
         except (FusewireError, OSError) as error:

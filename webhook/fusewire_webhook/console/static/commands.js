@@ -87,7 +87,7 @@ function setAside(rungs, chosen) {
 
 function targets(kind, rungs) {
   const usable = rungs.filter((rung) => kind === "candidate" ? rung.state === "candidate" || rung.state === "rejected"
-    : rung.state === "promoted" || rung.state === "candidate" || (kind === "required" && rung.restorable));
+    : rung.state === "promoted" || rung.state === "candidate" || (kind !== "candidate" && rung.restorable));
   const options = usable.map((rung) => {
     const links = rung.links?.length ? `, ${rung.links.join(" and ")}` : "";
     return h("option", { value: rung.name }, `step ${number(rung.step)} of attempt ${rung.attempt} (${rung.state}${links})`);
