@@ -212,10 +212,11 @@ def test_an_event_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_stands_for_its_logs_and_its_index_labels_them(tmp_path: Path) -> None:
-    """index.csv names algorithm, label and first bad row; a row that does not exist is refused."""
+    """index.csv names algorithm, label and first bad row; a row that is not there is refused. Verdicts are none."""
     write(tmp_path / "1.csv", "reward\n1\n2\n")
     write(tmp_path / "2.csv", "reward\n1\n")
     write(tmp_path / "index.csv", "id,algorithm,label,first_bad_row\n1,ppo,diverged,1\n2,ppo,diverged,9\n")
+    write(tmp_path / "verdicts.json", '{"time": "one row = one scrape", "rules": [], "errors": [], "runs": []}')
     ((first, facts), (second, wrong)), _ = find([tmp_path])
     log = labelled(read(first), facts)
     assert (log.algorithm, log.label, log.first_bad_row, log.is_bad) == ("ppo", "diverged", 1, True)

@@ -30,7 +30,7 @@ async def test_trainers_outlive_the_service(site: Site) -> None:
     first.send_signal(signal.SIGTERM)
     code, _, error = await site.end(first)
     assert code == 0
-    assert "serving 1 runs on http://127.0.0.1:" in error
+    assert "serving 1 run on http://127.0.0.1:" in error
     assert address(site) == {}
     assert len(site.left()) == 1
     second = await site.start("serve")

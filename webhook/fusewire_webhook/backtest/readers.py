@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -109,9 +110,20 @@ def _logs_in(folder: Path) -> list[Path]:
     files = [
         path
         for path in entries
-        if path.is_file() and path.name != INDEX and path.suffix in (".csv", ".json", ".jsonl")
+        if path.is_file()
+        and path.name != INDEX
+        and path.suffix in (".csv", ".json", ".jsonl")
+        and not (path.suffix == ".json" and _is_verdicts(path))
     ]
     return files + [run for path in entries if path.is_dir() and (run := _run_in(path)) is not None]
+
+
+def _is_verdicts(path: Path) -> bool:
+    """Whether it is what a backtest has written with ``--json``: about logs, and none itself."""
+    with contextlib.suppress(OSError, ValueError, RecursionError), _opened(path) as file:
+        document = json.load(file)
+        return isinstance(document, dict) and {"time", "rules", "errors"} <= document.keys()
+    return False
 
 
 def _run_in(folder: Path) -> Path | None:

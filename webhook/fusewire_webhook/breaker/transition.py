@@ -508,7 +508,7 @@ def _held(state: RunState) -> str:
     return (
         f"; the pause held {', '.join(one.words for one in state.held)}: it acts as soon as it is reported again, "
         "which its rule's keep_firing_for (10 minutes in the packs) allows even after its values are fine; "
-        "to prevent that, pause again, and once it is held again `fusewire resume --dismiss`"
+        "if it must not, pause again now, then `fusewire resume --dismiss` once it is held"
     )
 
 

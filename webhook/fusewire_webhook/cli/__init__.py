@@ -3,8 +3,6 @@
 Each sub-command is a module of this package with ``register(subparsers)``. It adds its parser and sets
 ``handler=function`` as a default; the function takes the parsed arguments and returns the exit code. Errors of
 this project become one line on stderr.
-
-Exit codes: 0 completed · 1 failed · 2 bad input · 3 a run is LOCKED · 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,6 +24,10 @@ FAILED = 1
 BAD_INPUT = 2
 LOCKED = 3
 INTERRUPTED = 130
+EXIT_CODES = (
+    "Exit codes: 0 completed, 1 failed, 2 bad input, 3 a run is LOCKED, 130 ended by Ctrl-C (143 by SIGTERM, 129 "
+    "by a closed terminal)."
+)
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -42,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fusewire",
         description="A circuit breaker for RL training, wired from Prometheus and Alertmanager.",
-        epilog="Exit codes: 0 completed, 1 failed, 2 bad input, 3 a run is LOCKED, 130 ended by Ctrl-C.",
+        epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"fusewire {importlib.metadata.version('fusewire')}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -84,6 +84,11 @@ def start_logging(*, verbose: bool) -> None:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def moment(at: float) -> str:
     """Unix seconds as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -15,6 +15,7 @@ from typing import Any
 from fusewire_webhook import cli
 from fusewire_webhook.actuators import Handle
 from fusewire_webhook.breaker.view import RunView
+from fusewire_webhook.cli.common import counted
 from fusewire_webhook.cli.progress import Progress
 from fusewire_webhook.service import Service, serving
 from fusewire_webhook.settings.config import Config
@@ -248,7 +249,8 @@ async def _serve(config: Config, default_port: int, progress: Progress) -> int:
         )
         if started:
             with contextlib.suppress(OSError):  # whoever read it is gone
-                print(f"fusewire: serving {len(config.runs)} runs on {service.url}", file=sys.stderr, flush=True)
+                runs = counted(len(config.runs), "run")
+                print(f"fusewire: serving {runs} on {service.url}", file=sys.stderr, flush=True)
             following = asyncio.ensure_future(progress.follow(service, runs_dir=Path(config.runs_dir)))
             following.add_done_callback(_tell_failure)
             await taken.asked.wait()

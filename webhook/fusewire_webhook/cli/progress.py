@@ -19,6 +19,7 @@ from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event
 from fusewire_webhook.breaker.transition import fold
 from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
+from fusewire_webhook.cli.common import counted
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.engine.output import last_line
@@ -106,7 +107,7 @@ class Progress:
         elif view.shut_down:
             line.append(f", stopped at step {view.step}; the same command {view.next_start or 'goes on'}")
         else:
-            line.append(f", attempt {view.attempt}, {sum(view.trips.values())} trips")
+            line.append(f", attempt {view.attempt}, {counted(sum(view.trips.values()), 'trip')}")
             line.append("".join(f"\n  {plain(words)}" for words in last_snapshot(view, verdicts)))
         self._console.print(line)
 

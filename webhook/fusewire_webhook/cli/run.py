@@ -19,13 +19,15 @@ DEFAULT_NAME = "run"
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
+    from fusewire_webhook.cli import EXIT_CODES  # noqa: PLC0415 - it imports this module
+
     parser = subparsers.add_parser(
         "run",
         help="guard a command: Prometheus, Alertmanager, webhook and trainer in one",
         description="Start Prometheus and Alertmanager (unless the configuration names running ones), the webhook "
         "and the trainer, and stay until every run is completed or locked. Ctrl-C stops all of it; the same "
         "command later goes on where it stood.",
-        epilog="Exit codes: 0 completed, 1 failed, 2 bad input, 3 a run is LOCKED, 130 ended by Ctrl-C.",
+        epilog=EXIT_CODES,
     )
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="the trainer's command line, after --")
     parser.add_argument(

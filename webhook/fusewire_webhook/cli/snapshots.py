@@ -39,7 +39,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "not hold.",
     )
     add_run_argument(verify)
-    verify.add_argument("name", metavar="NAME", nargs="?", help="a snapshot, such as step-000000120000-a001")
+    verify.add_argument("name", metavar="SNAPSHOT", nargs="?", help="its step or its name")
     verify.add_argument("--sampled", action="store_true", help="read about 1 GiB of each, chosen at random")
     add_config_options(verify)
     verify.set_defaults(handler=_verify)
@@ -144,7 +144,8 @@ def _print_table(found: list[dict[str, Any]]) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     store = _store(arguments)
     if arguments.name:
-        names = [store.get(arguments.name).name]
+        find = store.find if arguments.name.isdecimal() else store.get
+        names = [find(arguments.name).name]
     else:
         names = sorted(
             {i.name for i in store.list() if i.state != "quarantined"} | {n for n, _ in store.unusable()}

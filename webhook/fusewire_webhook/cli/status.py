@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from fusewire_webhook.cli.common import add_config_options, add_run_argument, runs_folder
+from fusewire_webhook.cli.common import add_config_options, add_run_argument, counted, runs_folder
 from fusewire_webhook.errors import CommandError
 from fusewire_webhook.settings.runs_folder import RunsFolder
 
@@ -124,8 +124,8 @@ def show(overview: dict[str, Any], *, detailed: bool) -> None:
         console.print(f"{part}: {remark}", style="yellow", markup=False)
     for stranger in overview["unknown_alerts"]:
         console.print(
-            f"{stranger['count']} alerts {stranger['alertname']} name the run {stranger['run']!r}, "
-            "which is not guarded here",
+            f"{stranger['alertname']} names the run {stranger['run']!r}, which is not guarded here "
+            f"({counted(stranger['count'], 'report')})",
             style="yellow",
             markup=False,
         )
@@ -169,10 +169,12 @@ def details(view: dict[str, Any]) -> list[str]:
         lines.append(f"locked because: {view['reason']}")
     lines += [f"paused by {pause['who']} ({pause['source']}): {pause['why']}" for pause in view["pauses"]]
     lines += [f"held while paused: {words}" for words in view["held"]]
+    if view["held"]:
+        lines.append("a resume lets it act as soon as it is reported again, `fusewire resume --dismiss` does not")
     if view["incident"] is not None:
         lines.append(
-            f"incident {view['incident']['number']}: {view['divergences']} divergences; it ends when a snapshot at "
-            f"step {view['incident_ends_at']} or further is promoted"
+            f"incident {view['incident']['number']}: {counted(view['divergences'], 'divergence')}; it ends when a "
+            f"snapshot at step {view['incident_ends_at']} or further is promoted"
         )
     stable = view["promoted"][-1]["name"] if view["promoted"] else ""
     lines.append(f"stable snapshot: {stable or 'none yet, so a divergence has none to go back to'}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.incidents import Failure, Observer
 from fusewire_webhook.demo.report import table, timeline
 from fusewire_webhook.demo.scenarios import TARGET_RETURN, Pace, Scenario, config
+from fusewire_webhook.postmortem import FOLDER as POSTMORTEMS
 from fusewire_webhook.watch.prometheus import matchers
 
 FAILED = 1
@@ -60,9 +63,16 @@ def _conclude(
     guarded: GuardedRun, scenario: Scenario, answer: bool | None, console: Console, seconds: float
 ) -> int:
     state = guarded.state
+    runs = shlex.quote(os.path.relpath(guarded.run_dir.parent))
+    console.print(f"Look into it: fusewire log {guarded.run} --runs {runs}", highlight=False, markup=False)
+    written = sorted((guarded.run_dir / POSTMORTEMS).glob("attempt-*.md"))
+    if written:
+        console.print(f"Postmortem: {os.path.relpath(written[-1])}", highlight=False, markup=False)
     if state.phase == "locked":
-        console.print(f"LOCKED: {state.reason}", highlight=False, markup=False)
-        return LOCKED
+        met = scenario.outcome == "locked" and answer
+        told = f"OK after {seconds:.0f} s, as the scenario has it: LOCKED" if met else "LOCKED"
+        console.print(f"{told}: {state.reason}", highlight=False, markup=False)
+        return 0 if met else LOCKED
     if not answer:
         why = "it took too long" if guarded.exit_code is None else guarded.last_words()
         last = f"state {state.phase}, attempt {state.attempt}, last decision: {state.decision or 'none'}"

@@ -47,11 +47,11 @@ export function number(value) {
   return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-/** Bytes with a binary prefix. */
+/** Bytes with a decimal prefix, as the command line has them. */
 export function bytes(count) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
-  while (count >= 1024 && unit < units.length - 1) [count, unit] = [count / 1024, unit + 1];
+  while (count >= 1000 && unit < units.length - 1) [count, unit] = [count / 1000, unit + 1];
   return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
 }
 
