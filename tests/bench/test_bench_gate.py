@@ -47,6 +47,9 @@ class Engine:
     def saw(self, run: str, look: object) -> bool:
         return True
 
+    def looked(self, run: str, attempt: int, updates: object, *, scrape_interval: float) -> None:
+        pass
+
     async def journal_steps(self, run: str) -> None:
         self.submitted += 1
 

@@ -23,7 +23,7 @@ from fusewire_webhook.breaker.events import (
 )
 from fusewire_webhook.breaker.policy import Policy
 from fusewire_webhook.breaker.state import RunState
-from fusewire_webhook.breaker.transition import refusal
+from fusewire_webhook.breaker.transition import NEVER_JUDGED, refusal
 from fusewire_webhook.errors import IllegalTransitionError
 
 from .doubles import trip
@@ -447,6 +447,7 @@ def test_exits_are_told_apart() -> None:
         world.alive.clear()
         world.submit(exited)
         outcomes[words] = (world.settle().phase, world.state.attempt)
+        assert (NEVER_JUDGED in world.state.decision) == (words == "never attached and 0")
     assert outcomes == {
         "complete() and 0": ("completed", 0),
         "never attached and 0": ("completed", 0),

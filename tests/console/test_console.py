@@ -13,10 +13,13 @@ import pytest
 
 from breaker.doubles import trip, write_snapshot
 from fusewire_webhook.breaker.events import Command, StepsWatched
+from fusewire_webhook.engine import sight
 from fusewire_webhook.postmortem import postmortem_path
+from fusewire_webhook.postmortem.build import write_postmortem
 from fusewire_webhook.watch.deadman import WatchStatus
+from postmortem import recorded
 
-from .browser import PHONE, Page
+from .browser import LAPTOP, PHONE, Page
 from .conftest import Clock, OpenPage
 from .site import TOKEN, Site, site
 
@@ -532,6 +535,118 @@ async def test_repeated_alerts_are_one_line(tmp_path: Path, open_page: OpenPage)
         await page.shows("· 221×", within=".timeline")
 
 
+async def test_alerts_of_a_dead_attempt_do_not_read_like_trips(tmp_path: Path, open_page: OpenPage) -> None:
+    """They are counted at their first report, also where several interleave; a late one is marked as past."""
+    async with site(tmp_path, RUN) as served:
+        await served.promoted(RUN, 100)
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        await served.until(lambda: served.engine.view(RUN).attempt == 1 and served.engine.view(RUN).live)
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.shows("attempt 1 runs", within=".timeline")
+        for _ in range(5):
+            for name in ("KLSpike", "EntropyCollapse"):
+                await served.engine.submit(RUN, trip(0, name=name))
+        await page.shows("· 5×", within=".entry.older")
+        await page.shows("· 6×", within=".entry.trip")
+        rows = await page.value(
+            "[...document.querySelectorAll('.entry.alert_reported .words')].map((e) => e.innerText)"
+        )
+        assert len(rows) == 2
+        assert "EntropyCollapse firing (attempt 0)" in rows[0]
+        assert "(older attempt: recorded only)" in rows[0]
+        assert "KLSpike firing (attempt 0)" in rows[1]
+        assert "older attempt" not in rows[1]
+        assert await page.value("document.querySelector('.entry.older .trip-plot')") is None
+        await page.call("Page.reload")
+        await page.shows("· 6×", within=".entry.trip")
+        assert await page.value("document.querySelectorAll('.entry.alert_reported').length") == 2
+        await served.engine.submit(RUN, trip(1, name="KLSpike"))
+        await page.shows("KLSpike firing (attempt 1)", within=".entry.trip")
+
+
+async def test_a_locked_run_on_a_phone_leads_to_its_postmortem_first(tmp_path: Path, open_page: OpenPage) -> None:
+    """Banner's link, reset and list of postmortems are on the first screen; the timeline comes in parts."""
+    async with site(tmp_path, RUN) as served:
+        for number in range(60):
+            await served.engine.submit(RUN, trip(None, name=f"Early{number}"))
+        served.actuator.unstoppable.add(RUN)
+        await served.engine.submit(RUN, trip(0))
+        await served.until(lambda: served.engine.view(RUN).state == "locked")
+        report = postmortem_path(served.runs_dir / RUN, 0)
+        report.parent.mkdir()
+        report.write_text("<!doctype html><title>x</title><p>what happened to attempt 0")
+        page = await open_page(served, f"/#/run/{RUN}", size=PHONE)
+        await page.shows("attempt 0", within=".postmortems")
+        await page.until("document.querySelector('svg.plot') !== null")
+        top = "document.querySelector('%s').getBoundingClientRect().top"
+        for element in (".todo a", ".commands button:not([hidden])", ".postmortems"):
+            assert await page.value(top % element) < PHONE[1]
+        assert await page.value("document.querySelectorAll('.timeline .entry').length") == 25
+        assert await page.value("document.documentElement.scrollHeight") < 6 * PHONE[1]
+        await page.click("Show older entries")
+        await page.shows("Early0", within=".timeline")
+        await page.until("document.querySelector('.timeline + button').hidden")
+        await page.click("Postmortem of attempt 0")
+        await page.shows("what happened to attempt 0")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_attempts_of_one_plot_are_told_apart(tmp_path: Path, open_page: OpenPage, dark: bool) -> None:
+    """Each line has its attempt's name beside it; no two of six share a colour or a pattern of dashes."""
+    async with site(tmp_path, RUN) as served:
+        served.prometheus.attempts = tuple(str(number) for number in range(6))
+        await served.engine.submit(RUN, trip(0, name="KLSpike"))
+        page = await open_page(served, f"/#/run/{RUN}", dark=dark)
+        await page.until("document.querySelectorAll('.plot text.name').length === 6")
+        assert await page.value("[...document.querySelectorAll('.plot text.name')].map((e) => e.textContent)") == [
+            f"attempt {number}" for number in range(6)
+        ]
+        styles = await page.value(
+            """[...document.querySelectorAll(".plot .line")].map((line) => {
+              const style = getComputedStyle(line);
+              return [style.stroke, style.strokeDasharray];
+            })"""
+        )
+        assert len({stroke for stroke, _ in styles}) == len({dashes for _, dashes in styles}) == 6
+        boxes = await page.value(
+            """[...document.querySelectorAll(".plot text.name")].map((text) => {
+              const { x, y } = text.getBoundingClientRect();
+              return [x, y];
+            })"""
+        )
+        assert len({(round(x), round(y)) for x, y in boxes}) == 6
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+async def test_a_postmortem_is_read_on_a_phone(tmp_path: Path, open_page: OpenPage, size: tuple[int, int]) -> None:
+    """Whether it can wait and what tripped are on its first screen; no trip line is beyond its edge."""
+    async with site(tmp_path, recorded.RUN) as served:
+        runs = tmp_path / "elsewhere"
+        recorded.write_run(runs)
+        recorded.write_journal(runs, recorded.recovered())
+        recorded.keep(runs / recorded.RUN, 0, recorded.observed())
+        written = write_postmortem(runs, recorded.RUN).html
+        shown = postmortem_path(served.runs_dir / recorded.RUN, 0)
+        shown.parent.mkdir()
+        shown.write_bytes(written.read_bytes())
+        page = await open_page(served, f"/api/runs/{recorded.RUN}/postmortems/{shown.name}", size=size)
+        await page.shows("It can wait")
+        bottoms = await page.value(
+            """["It can wait", "diverged: KLSpike"].map((words) => [...document.querySelectorAll("p")]
+              .find((p) => p.innerText.includes(words)).getBoundingClientRect().top)"""
+        )
+        assert 0 < bottoms[0] < bottoms[1] < size[1] - 100
+        trips = await page.value(
+            """[...document.querySelectorAll("[id*=trip-]")].map((line) => {
+              const { left, right } = line.getBoundingClientRect();
+              return [left, right];
+            })"""
+        )
+        assert trips
+        assert all(0 < left <= right < size[0] for left, right in trips)
+        assert await page.value("document.documentElement.scrollWidth <= innerWidth")
+
+
 async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open_page: OpenPage) -> None:
     """The page never looks calm or live when it is not, and finds back by itself."""
     async with site(tmp_path, RUN) as served:
@@ -558,6 +673,24 @@ async def test_an_open_page_shows_how_far_a_run_has_come(tmp_path: Path, open_pa
         served.engine.saw(RUN, StepsWatched(attempt=0, step=2345, watched=20))
         await page.shows("2,345", within="dl.facts")
         assert served.journaled(RUN, "steps_watched") == []
+
+
+async def test_a_run_that_no_rule_sees_does_not_look_watched(
+    tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both pages say so while nothing is journaled, and take it back when Prometheus sees the run."""
+    monkeypatch.setattr(sight, "START_SECONDS", -1.0)
+    async with site(tmp_path, RUN) as served:
+        page = await open_page(served)
+        await page.shows("live", within="#connection")
+        served.engine.looked(RUN, 0, None, scrape_interval=1.0)
+        await page.shows("not watched", within="table.fleet")
+        await page.open(f"{served.url}/#/run/{RUN}")
+        await page.shows("not watched: the trainer has not called fusewire.attach() since", within=".states")
+        served.engine.looked(RUN, 0, 3.0, scrape_interval=1.0)
+        await page.shows("training, watched", within=".states")
+        await page.open(f"{served.url}/#/")
+        await page.until("!document.querySelector('table.fleet').innerText.includes('not watched')")
 
 
 async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: OpenPage) -> None:

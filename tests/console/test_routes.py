@@ -187,6 +187,19 @@ async def test_an_open_stream_hears_how_far_runs_have_come(visit: Visit) -> None
         assert served.journaled(RUN, "steps_watched") == []
 
 
+async def test_an_open_stream_hears_whether_runs_are_watched(visit: Visit) -> None:
+    """Once for each change, not for each look, as the run's view has it."""
+    async with visit() as (served, session), session.get("/api/events") as stream:
+        heard = events(stream, "watches")
+        for updates, state in ((None, "starting"), (7.0, "watched")):
+            for ahead in range(3):
+                more = None if updates is None else updates + ahead
+                served.engine.looked(RUN, 0, more, scrape_interval=1.0)
+            assert (await anext(heard))[RUN]["state"] == state
+            answer = await session.get(f"/api/runs/{RUN}")
+            assert (await answer.json())["watch"]["state"] == state
+
+
 @pytest.mark.usefixtures("no_beat")
 async def test_an_open_stream_hears_of_strangers(visit: Visit) -> None:
     """Each alert of a run that nobody guards reaches the console that is open, counted."""
@@ -341,6 +354,7 @@ async def test_the_timeline_is_complete_page_by_page() -> None:
     ("signal", "query", "status"),
     [
         ("approx_kl", "start=1&end=61", 200),
+        ("step", "start=1&end=61", 200),
         ("up", "start=1&end=61", 404),
         ("approx_kl{}", "start=1&end=61", 404),
         ("approx_kl", "start=61&end=1", 400),
@@ -408,6 +422,8 @@ async def test_an_alert_names_its_signals(visit: Visit) -> None:
             rule, "query", 'fusewire:past{signal="value_loss"} < rl_grad_norm_run_min + my_approx_klx'
         )
         assert named_by_alerts([group]) == {"KLSpike": ["value_loss", "grad_norm"]}
+        object.__setattr__(rule, "query", 'rl_seconds_since_step > 60 unless rl_approx_kl_run_min{steps="3"} > 1')
+        assert named_by_alerts([group]) == {"KLSpike": ["step", "approx_kl"]}
 
 
 async def test_the_ladder_tells_what_lies_on_the_disk(visit: Visit) -> None:

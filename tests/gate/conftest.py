@@ -60,6 +60,7 @@ class Engine:
     def __init__(self, runs_dir: Path, *runs: str) -> None:
         self.events: list[tuple[str, Event]] = []
         self.journaled: list[str] = []
+        self.looks: list[tuple[str, int, float | None]] = []
         self.due = False
         self.promotions: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = []
         self._runs_dir = runs_dir
@@ -85,6 +86,9 @@ class Engine:
     def saw(self, run: str, look: StepsWatched) -> bool:
         self.events.append((run, look))
         return self.due
+
+    def looked(self, run: str, attempt: int, updates: float | None, *, scrape_interval: float) -> None:
+        self.looks.append((run, attempt, updates))
 
     async def journal_steps(self, run: str) -> None:
         self.journaled.append(run)

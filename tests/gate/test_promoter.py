@@ -391,7 +391,7 @@ async def test_completed_run_whose_end_nobody_saw_or_was_bad_is_not_promoted(
     assert [(event.reasons, event.final) for event in world.engine.of(SnapshotJudged)] == [((reason,), True)]
     world.prometheus.asked.clear()
     await world.after(60.0)
-    assert len(world.prometheus.asked) == 2
+    assert len(world.prometheus.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ async def test_watched_steps_are_journaled_when_they_are_due_and_at_the_end(make
 
 
 async def test_work_of_a_round_is_bounded(make: Make) -> None:
-    """60 runs with a ripe snapshot each: the fleet costs two questions a round, the judgements have a limit."""
+    """60 runs with a ripe snapshot each: the fleet costs three questions a round, the judgements have a limit."""
     names = [f"run-{number}" for number in range(60)]
     world = make(*names, judgements=4, scans=1000)
     for name in names:
@@ -500,7 +500,7 @@ async def test_work_of_a_round_is_bounded(make: Make) -> None:
     world.prometheus.steps = dict.fromkeys(names, 15.0)
     world.prometheus.asked.clear()
     await world.after(1.0)
-    assert len(world.prometheus.asked) == 2
+    assert len(world.prometheus.asked) == 3
     world.advance(20.0)
     async with asyncio.timeout(60):
         while len(world.engine.promotions) < len(names):
@@ -547,3 +547,14 @@ async def test_baselines_of_the_newest_stable_snapshot_are_shown_for_the_present
     await world.after(1.0)
     frozen = {"approx_kl": {"median": 5.0, "min": 5.0, "max": 5.0}, "step": {"median": 5.0, "min": 5.0, "max": 5.0}}
     assert shown == [(RUN, 0, {}), (RUN, 0, frozen), (RUN, 1, frozen)]
+
+
+async def test_each_round_looks_for_each_live_attempt(make: Make) -> None:
+    """What Prometheus has of it, or that it has nothing; a round without an answer looks at none."""
+    world = make(RUN, "other", "ended")
+    world.engine.change("ended", live=False)
+    world.prometheus.steps = {RUN: 7.0, "ended": 9.0}
+    await world.after(2.0)
+    world.prometheus.down = True
+    await world.after(2.0)
+    assert world.engine.looks == [(RUN, 0, 7.0), ("other", 0, None)]

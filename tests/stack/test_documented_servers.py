@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.cli.check import alertmanager_problems, ask, prometheus_problems
-from fusewire_webhook.service import serving
+from fusewire_webhook.service import Service, serving
 from fusewire_webhook.settings.config import (
     AlertmanagerConfig,
     AuthConfig,
@@ -65,10 +65,16 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.2)
 
 
+def state(service: Service) -> str:
+    """What the run's view says of its watch."""
+    return str((service.engine.view("toy").watch or {}).get("state"))
+
+
 async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
     """With tokens on, what is printed scrapes the trainer, delivers beats and trips; ``check`` is content.
 
-    Before, with a Prometheus that sends its token without a scheme, the watch is degraded and says what is missing.
+    Before, with a Prometheus that sends its token without a scheme, the watch is degraded and says what is
+    missing, and the run counts as not scraped.
     """
     programs = find_binaries(prometheus=True, alertmanager=True)
     assert programs.prometheus is not None
@@ -131,12 +137,14 @@ async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
             prometheus.process.send_signal(signal.SIGHUP)
             try:
                 await until(lambda: "type: Bearer" in service.deadman.status().problems.get("discovery", ""))
+                await until(lambda: state(service) == "unscraped")
                 prometheus_file.write_text(configuration)
                 prometheus.process.send_signal(signal.SIGHUP)
                 await until(lambda: service.engine.view("toy").step >= 10)
                 await until(lambda: service.deadman.status().beat_age is not None)
                 await until(lambda: not service.deadman.reasons())  # rules that were just loaded are evaluated
                 assert await ask(prometheus_problems, prometheus.url, 1.0) == []
+                await until(lambda: state(service) == "watched")
                 assert await ask(alertmanager_problems, alertmanager.url, None) == []
                 (tmp_path / "sick").touch()
                 await until(lambda: service.engine.view("toy").attempt == 1)

@@ -51,6 +51,9 @@ class Engine:
     def steps(self) -> dict[str, int]:
         return {run: view.step for run, view in self._views.items()}
 
+    def watches(self) -> dict[str, dict[str, Any] | None]:
+        return {run: view.watch for run, view in self._views.items()}
+
     def targets(self) -> Iterable[Target]:
         return [
             Target(run=run, attempt=3, algorithm="ppo", host="127.0.0.1", port=9101, window_seconds=10.0)

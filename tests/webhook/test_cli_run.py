@@ -19,11 +19,15 @@ __all__ = ["site"]
 
 
 async def test_a_command_that_ends_well(site: Site) -> None:
-    """A command that never attached and exits with 0 is completed: exit code 0, nothing is left."""
+    """A command that never attached and exits with 0 is completed, and nobody believes that it was guarded."""
     site.configure(["true"])
     code, out, _ = await site.call("run")
     assert code == 0
     assert "toy: COMPLETED" in out
+    last_words = next(line for line in out.splitlines() if line.startswith("toy: COMPLETED"))
+    assert last_words.endswith("but nothing ever judged it: the trainer never called fusewire.attach()")
+    _, out, _ = await site.call("status", "toy")
+    assert "nothing ever judged it" in out
     assert site.left() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -34,3 +35,16 @@ def test_a_server_that_goes_on_with_its_old_configuration_is_named(capsys: pytes
     monitoring = {"degraded": False, "problems": {}, "remarks": {"prometheus": "the last reload failed"}}
     show({"runs": [], "monitoring": monitoring, "unknown_alerts": []}, detailed=False)
     assert "prometheus: the last reload failed" in capsys.readouterr().out
+
+
+def test_a_run_that_no_rule_sees_is_not_shown_as_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its row and a line below say so; the age of its last step is shown once it is of interest."""
+    view = view_of("toy", 0, RunState(attempt=0, live=True, step=300)).to_json()
+    monitoring: dict[str, Any] = {"degraded": False, "problems": {}, "remarks": {}}
+    ago = time.time() - 150.0
+    for state in ("watched", "unscraped"):
+        watched = {**view, "watch": {"state": state, "since": ago, "step_at": ago}}
+        show({"runs": [watched], "monitoring": monitoring, "unknown_alerts": []}, detailed=False)
+        told = capsys.readouterr().out
+        assert "300 (150 s ago)" in told
+        assert ("CLOSED (not watched)" in told, "toy: not scraped for 150 s" in told) == (state == "unscraped",) * 2

@@ -56,6 +56,8 @@ KEPT_UNPROMOTED = 128
 SIGTERM_EXIT = 143
 FAILS_AT_START_SECONDS = 10.0
 """A run's first attempt that fails sooner, without having attached, is a command that fails at its start."""
+NEVER_JUDGED = "nothing ever judged it: the trainer never called fusewire.attach()"
+"""What a command that is done without having attached is to be told of."""
 
 
 def transition(state: RunState, event: Event) -> tuple[RunState, tuple[Action, ...]]:
@@ -334,6 +336,8 @@ def _process_exited(state: RunState, event: ProcessExited) -> RunState:  # noqa:
     if code == 0 and event.attached and not event.completed:
         words = f"{words} without run.complete()"
     if (code == 0 and (event.completed or not event.attached)) or code in policy.success_exit_codes:
+        if not event.attached:
+            words = f"{words}; {NEVER_JUDGED}"
         finish = Procedure(cause="finish", reason=words, stages=("stop",), ending="completed", person=True)
         return procedures.begin(state, finish, phase=state.phase, decision=words)
     if policy.mode == "observe":

@@ -66,6 +66,9 @@ class RunView:
     """Furthest step that is known of the attempt."""
     journaled_step: int
     """Furthest one that the journal has; it has any that a decision rests on, and each after a minute or so."""
+    watch: dict[str, Any] | None
+    """Whether the rules see the attempt: ``{"state", "since", "step_at"}``, the state being starting, watched,
+    unattached or unscraped; None: no attempt lives, or nobody has looked yet."""
     lr_scale: float
     seed: int
     rng: str
@@ -115,8 +118,16 @@ def held_back(view: RunView, *, attempt: int, step: int) -> str:
     return ""
 
 
-def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "", step: int | None = None) -> RunView:
-    """The picture of a folded state; ``step`` where more is known of the attempt than the journal has."""
+def view_of(
+    run: str,
+    seq: int,
+    state: RunState,
+    *,
+    algorithm: str = "",
+    step: int | None = None,
+    watch: dict[str, Any] | None = None,
+) -> RunView:
+    """The picture of a folded state; ``step`` and ``watch`` where more is known than the journal has."""
     incident = state.incident
     return RunView(
         run=run,
@@ -141,6 +152,7 @@ def view_of(run: str, seq: int, state: RunState, *, algorithm: str = "", step: i
         dismissed=tuple(dataclasses.asdict(one) for one in state.dismissed),
         step=state.step if step is None else step,
         journaled_step=state.step,
+        watch=watch,
         lr_scale=state.lr_scale,
         seed=state.seed,
         rng=state.rng,

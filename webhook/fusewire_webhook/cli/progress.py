@@ -16,18 +16,20 @@ from rich.live import Live
 from rich.text import Text
 
 from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited, WouldHaveActed
-from fusewire_webhook.breaker.transition import fold
+from fusewire_webhook.breaker.transition import NEVER_JUDGED, fold
 from fusewire_webhook.breaker.view import RunView, view_of
 from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
 from fusewire_webhook.cli.common import counted
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.engine.output import last_line
+from fusewire_webhook.engine.sight import not_watched
 
 if TYPE_CHECKING:
     from fusewire_webhook.service import Service
 
 _REFRESH_SECONDS = 0.5
+_WATCH_SECONDS = 2.0
 
 
 class Progress:
@@ -74,7 +76,7 @@ class Progress:
         """Show what happens until cancelled."""
         for view in service.engine.views():
             self._decide(view)
-        refreshing = asyncio.ensure_future(self._refresh(service))
+        beside = [asyncio.ensure_future(work) for work in (self._refresh(service), self._mind_the_watch(service))]
         try:
             async with service.engine.subscribe() as changes:
                 self._attempts = {view.run: view.attempt for view in service.engine.views()}
@@ -87,7 +89,8 @@ class Progress:
                         self.last_words(runs_dir / run, event.attempt)
                     self._decide(view)
         finally:
-            refreshing.cancel()
+            for task in beside:
+                task.cancel()
 
     def result(self, view: RunView, *, runs_dir: str, verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
         """How a run ended, and what to do about it: commands that work as they are printed.
@@ -108,6 +111,8 @@ class Progress:
             line.append(f", stopped at step {view.step}; the same command {view.next_start or 'goes on'}")
         else:
             line.append(f", attempt {view.attempt}, {counted(sum(view.trips.values()), 'trip')}")
+            if NEVER_JUDGED in view.decision:
+                line.append(f", but {NEVER_JUDGED}", style="yellow")
             line.append("".join(f"\n  {plain(words)}" for words in last_snapshot(view, verdicts)))
         self._console.print(line)
 
@@ -146,6 +151,19 @@ class Progress:
         """What belongs to the line above: in the log of a service it has its own time, for whoever searches it."""
         before = time.strftime(self._stamp) if self._service else " " * 8
         self._console.print(Text(f"{before}  ").append(line))
+
+    async def _mind_the_watch(self, service: Service) -> None:
+        """A line when no rule sees a run any more, and one when it is seen again."""
+        told: dict[str, str] = {}
+        while True:
+            for run, watch in service.engine.watches().items():
+                words = not_watched(watch, time.time())
+                if words and run not in told:
+                    told[run] = words
+                    self.say(f"{run}: {words}")
+                elif not words and told.pop(run, "") and watch is not None and watch["state"] == "watched":
+                    self.say(f"{run}: watched again")
+            await asyncio.sleep(_WATCH_SECONDS)
 
     async def _refresh(self, service: Service) -> None:
         while self._live.is_started:

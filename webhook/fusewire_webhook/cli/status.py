@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from fusewire_webhook.cli.common import add_config_options, add_run_argument, counted, runs_folder
@@ -108,6 +109,7 @@ def show(overview: dict[str, Any], *, detailed: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
+    from fusewire_webhook.engine.sight import not_watched  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -120,6 +122,9 @@ def show(overview: dict[str, Any], *, detailed: bool) -> None:
         console.print(
             f"The watch is degraded: {'; '.join(monitoring['problems'].values())}", style="bold red", markup=False
         )
+    for view in overview["runs"]:
+        if words := not_watched(view.get("watch"), time.time()):
+            console.print(f"{view['run']}: {words}", style="yellow", markup=False)
     for part, remark in monitoring["remarks"].items() if monitoring else ():
         console.print(f"{part}: {remark}", style="yellow", markup=False)
     for stranger in overview["unknown_alerts"]:
@@ -140,7 +145,9 @@ def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
+    from fusewire_webhook.engine.sight import not_watched, standing  # noqa: PLC0415
 
+    now = time.time()
     rows = Table(box=None, pad_edge=False, header_style="dim")
     columns = ["run", "state", "attempt", "step", "lr scale", "stable step", "trips", "last decision"]
     for name in columns if decisions else columns[:-1]:
@@ -148,11 +155,14 @@ def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
     for view in views:
         colour = COLOURS.get(view["state"], "")
         held = " (paused)" if view["paused"] else " (observing)" if view["mode"] == "observe" else ""
+        watch = view.get("watch")
+        if not_watched(watch, now):
+            held += " [yellow](not watched)[/]"
         cells = [
             escape(view["run"]),
             f"[{colour}]{view['state'].upper()}[/]{held}",
             str(view["attempt"]),
-            str(view["step"]),
+            f"{view['step']}{standing(watch, now)}",
             f"{view['lr_scale']:g}",
             str(view["promoted"][-1]["step"]) if view["promoted"] else "–",
             str(sum(view["trips"].values())),

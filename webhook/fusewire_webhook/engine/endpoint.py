@@ -45,6 +45,10 @@ class ExporterEndpoint:
         self._read = written
         return _endpoint(attempt, said.get("attempt"), said.get("host"), said.get("port"))
 
+    def attached(self, attempt: int) -> float | None:
+        """When the attempt's exporter last said where it listens, Unix seconds; None: not yet, as far as read."""
+        return self._read[1] / 1e9 if self._read is not None and self._read[0] == attempt else None
+
     def assign(self, attempt: int) -> Endpoint:
         """The endpoint that an interrupted start of this attempt was given, else a new one.
 

@@ -169,6 +169,14 @@ class Engine:
         """
         return self._run(run).folded.saw(look)
 
+    def looked(self, run: str, attempt: int, updates: float | None, *, scrape_interval: float) -> None:
+        """The watch looked for an attempt: the updates that it has reported; None: it was not scraped lately.
+
+        Raises:
+            UnknownRunError: no such run is guarded.
+        """
+        self._run(run).folded.looked(attempt, updates, scrape_interval=scrape_interval)
+
     async def journal_steps(self, run: str) -> None:
         """Journal the watched steps that are only kept in memory.
 
@@ -224,8 +232,15 @@ class Engine:
             UnknownRunError: no such run is guarded.
         """
         guarded = self._run(run)
-        algorithm = guarded.effects.config.algorithm
-        return view_of(run, guarded.folded.seq, guarded.state, algorithm=algorithm, step=guarded.folded.step)
+        folded = guarded.folded
+        return view_of(
+            run,
+            folded.seq,
+            guarded.state,
+            algorithm=guarded.effects.config.algorithm,
+            step=folded.step,
+            watch=guarded.watch(),
+        )
 
     def views(self) -> list[RunView]:
         """Every guarded run."""
@@ -234,6 +249,10 @@ class Engine:
     def steps(self) -> dict[str, int]:
         """The furthest step that is known of each run's present attempt: what its view says."""
         return {name: run.folded.step for name, run in self._runs.items()}
+
+    def watches(self) -> dict[str, dict[str, Any] | None]:
+        """Whether the rules see each run's present attempt: what its view says."""
+        return {name: run.watch() for name, run in self._runs.items()}
 
     def state(self, run: str) -> RunState:
         """The folded state.

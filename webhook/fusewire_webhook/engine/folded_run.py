@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from fusewire_webhook.breaker import transition as breaker
 from fusewire_webhook.breaker.events import AlertReported, Command, Event, StepsWatched
@@ -13,6 +14,7 @@ from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.words import QUIET
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.engine.seen_steps import SeenSteps
+from fusewire_webhook.engine.sight import Sight
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class FoldedRun:
         self._waiters: set[asyncio.Event] = set()
         self._refused: dict[int, str] = {}
         self._steps = SeenSteps()
+        self._sight = Sight()
 
     def fold(self, seq: int, event: Event) -> None:
         """The next event of the journal. A fault of the breaker is loud, and the event counts as recorded only."""
@@ -131,6 +134,14 @@ class FoldedRun:
     def step(self) -> int:
         """The furthest step that is known of the present attempt, journaled or not."""
         return self._steps.furthest(self.state)
+
+    def looked(self, attempt: int, updates: float | None, *, scrape_interval: float) -> None:
+        """The watch looked for the attempt; see :meth:`~fusewire_webhook.engine.sight.Sight.look`."""
+        self._sight.look(attempt, updates, self._clock(), scrape_interval=scrape_interval)
+
+    def watch(self, attached: float | None) -> dict[str, Any] | None:
+        """Whether the rules see the present attempt; None: none lives, or nobody has looked yet."""
+        return self._sight.told(self.state.attempt, attached) if self.state.live else None
 
     def saw(self, look: StepsWatched) -> bool:
         """Keep what one look saw; true where it is time to journal it."""

@@ -94,6 +94,10 @@ class GuardedRun:
         """The folded state."""
         return self.folded.state
 
+    def watch(self) -> dict[str, Any] | None:
+        """Whether the rules see the present attempt, as its view says it."""
+        return self.folded.watch(self.effects.processes.endpoint.attached(self.state.attempt))
+
     def _then(self, event: Event) -> None:
         if self.at_work:
             self.look_after()

@@ -31,6 +31,11 @@ def step_query(scrape_interval: float) -> str:
     return f"max by (run, attempt) (last_over_time(rl_step[{duration(3.5 * scrape_interval)}]))"
 
 
+def updates_query(scrape_interval: float) -> str:
+    """Updates that every attempt has reported, likewise; an attempt that has only attached is there, with 0."""
+    return f"max by (run, attempt) (last_over_time(rl_updates_total[{duration(3.5 * scrape_interval)}]))"
+
+
 LEAST_UPDATES = 5
 """So many updates must have gone by before a signal of a completed run counts as fallen silent."""
 LAST_SCRAPE_LOOKS = 1000

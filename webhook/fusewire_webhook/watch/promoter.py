@@ -59,6 +59,8 @@ class Runs(Protocol):
 
     def saw(self, run: str, look: StepsWatched) -> bool: ...
 
+    def looked(self, run: str, attempt: int, updates: float | None, *, scrape_interval: float) -> None: ...
+
     def journal_steps(self, run: str) -> Awaitable[Any]: ...
 
     def promote(
@@ -198,6 +200,9 @@ class Promoter:
         views = {view.run: view for view in self._engine.views() if view.run in self._runs}
         due: list[str] = []
         for number, (name, view) in enumerate(views.items()):
+            if view.live and not facts.errors:
+                updates = facts.updates.get((name, view.attempt))
+                self._engine.looked(name, view.attempt, updates, scrape_interval=self._scrape_interval)
             look = self._watch(self._runs[name], view, facts)
             if look is not None and self._engine.saw(name, look):
                 due.append(name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fusewire_webhook.errors import PrometheusError
-from fusewire_webhook.watch.gate import TRIPS, step_query
+from fusewire_webhook.watch.gate import TRIPS, step_query, updates_query
 from fusewire_webhook.watch.prometheus import Prometheus, Sample
 from fusewire_webhook.watch.triprules import RuleSet, inspect
 
@@ -23,6 +23,8 @@ class Survey:
     """Changes when Prometheus restarts or reloads its configuration."""
     steps: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Last ``rl_step`` by run and attempt, of those that were scraped lately."""
+    updates: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """Updates that were reported, likewise: an attempt that has only attached is among them, with 0."""
     alerts: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     """Active trip alerts by run; hold alerts among them as pending."""
     errors: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ async def survey(
         at = await prometheus.now()
         rules = inspect(await prometheus.rules(), now=at)
         steps = await prometheus.query(step_query(scrape_interval))
+        updates = await prometheus.query(updates_query(scrape_interval))
         alerts = await prometheus.query(TRIPS)
     except PrometheusError as error:
         return Survey(now=now, errors=(str(error),), degraded=degraded)
@@ -65,14 +68,19 @@ async def survey(
         now=now,
         rules=rules,
         server=f"{runtime.start_time} {runtime.last_config_time}",
-        steps={
-            (sample.labels.get("run", ""), int(text)): sample.value
-            for sample in steps
-            if (text := sample.labels.get("attempt", "")).isdecimal() and len(text) < 10
-        },
+        steps=_by_attempt(steps),
+        updates=_by_attempt(updates),
         alerts=_by_run(alerts),
         degraded=degraded,
     )
+
+
+def _by_attempt(samples: Iterable[Sample]) -> dict[tuple[str, int], float]:
+    return {
+        (sample.labels.get("run", ""), int(text)): sample.value
+        for sample in samples
+        if (text := sample.labels.get("attempt", "")).isdecimal() and len(text) < 10
+    }
 
 
 def _by_run(samples: Iterable[Sample]) -> dict[str, tuple[Sample, ...]]:

@@ -38,6 +38,10 @@ class Breakers(Protocol):
         """The step that each run's view says."""
         ...
 
+    def watches(self) -> dict[str, dict[str, Any] | None]:
+        """Whether the rules see each run's attempt: what its view says."""
+        ...
+
     def targets(self) -> Iterable[Target]:
         """Every exporter to scrape."""
         ...

@@ -2,7 +2,8 @@
 
 ``overview`` comes first: what ``GET /api/runs`` answers. ``run`` comes for each event of a run: ``{"seq", "at",
 "kind", "words", "view"}`` with the run's view after it. ``steps`` comes when the watch saw runs advance, which is
-journaled now and then only: the step of each of them. ``watch`` comes when the watch or the alerts of unknown runs
+journaled now and then only: the step of each of them. ``watches`` comes when what is known of whether the rules see
+a run changed: that, of each of them. ``watch`` comes when the watch or the alerts of unknown runs
 changed: the overview without its runs.
 """
 
@@ -54,7 +55,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     try:
         async with deps.engine.subscribe() as changes:
             await stream.prepare(request)
-            told, steps = _marks(deps), deps.engine.steps()
+            told, steps, watches = _marks(deps), deps.engine.steps(), deps.engine.watches()
             await stream.write(_sse("overview", await overview(deps)))
             wrote = looked = clock()
             while True:
@@ -73,6 +74,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
                     looked, before, steps = clock(), steps, deps.engine.steps()
                     if advanced := dict(steps.items() - before.items()):
                         messages.append(_sse("steps", dumps(advanced)))
+                    seen, watches = watches, deps.engine.watches()
+                    if changed := {run: now for run, now in watches.items() if _mark(seen.get(run)) != _mark(now)}:
+                        messages.append(_sse("watches", dumps(changed)))
                 if not messages and clock() - wrote >= BEAT_SECONDS:
                     messages.append(b": still here\n\n")
                 if messages:
@@ -91,6 +95,11 @@ def _marks(deps: Deps) -> tuple[Any, ...]:
     """Differ where what :func:`watch` answers does, apart from the age of the beat."""
     status = deps.watch()
     return dict(status.problems), dict(status.remarks), deps.receiver.strangers.version
+
+
+def _mark(watch: dict[str, Any] | None) -> tuple[str, float] | None:
+    """Differs where the watch of a run does, apart from the time of the last step, which the step itself tells."""
+    return None if watch is None else (watch["state"], watch["since"])
 
 
 def _change(deps: Deps, run: str, seq: int, event: Event) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import { h, arrange, setText } from "./dom.js";
 import * as store from "./store.js";
-import { label, number, sign, STATES } from "./words.js";
+import { label, number, sign, STATES, unwatched } from "./words.js";
 
 const PAGE = 50;
 const collator = new Intl.Collator("en", { numeric: true });
@@ -31,7 +31,7 @@ class Row {
   }
 
   show(view) {
-    const tags = [view.paused && "paused", view.mode === "observe" && "observing"].filter(Boolean);
+    const tags = [view.paused && "paused", view.mode === "observe" && "observing", unwatched(view) && "not watched"].filter(Boolean);
     const key = [view.state, ...tags].join();
     if (this.key !== key) {
       this.key = key;

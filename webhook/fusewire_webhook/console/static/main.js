@@ -23,6 +23,7 @@ const stream = new Stream({
     if (name === "overview") takeOverview(data);
     else if (name === "watch") store.takeWatch(data);
     else if (name === "steps") store.takeSteps(data);
+    else if (name === "watches") store.takeWatches(data);
     else if (name === "run") store.take(data.view);
   },
   state: show,

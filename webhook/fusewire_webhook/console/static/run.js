@@ -6,7 +6,7 @@ import { badge } from "./fleet.js";
 import { ladder, postmortems } from "./ladder.js";
 import * as store from "./store.js";
 import { timeline } from "./timeline.js";
-import { meaning, number } from "./words.js";
+import { meaning, number, step } from "./words.js";
 
 const POLL_MS = 5_000; // the gate's reasons and new postmortems are not journaled, so they are asked for
 
@@ -17,7 +17,7 @@ function facts(view) {
   const stable = view.promoted.at(-1);
   return [
     ["Attempt", view.attempt < 0 ? "none yet" : `${view.attempt}${view.live ? ", running" : ", not running"}${view.tripped ? ", tripped" : ""}`],
-    ["Step", number(view.step)],
+    ["Step", step(view)],
     ["Learning-rate scale", number(view.lr_scale)],
     ["Started from", view.resumed_from ?? "scratch"],
     ["Stable snapshot", stable ? stable.name : "none yet"],
@@ -123,6 +123,7 @@ export function runPage(root, run) {
 
   const polling = setInterval(() => {
     if (document.hidden || !present || !store.live()) return;
+    if (store.runs.has(run)) show(store.runs.get(run)); // the age of its step
     rungs.load();
     reports.load();
   }, POLL_MS);

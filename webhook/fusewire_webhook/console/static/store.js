@@ -76,7 +76,16 @@ export function takeOverview(overview) {
 
 /** Take how far runs have come: `{run: step}`. */
 export function takeSteps(steps) {
-  for (const [run, step] of Object.entries(steps)) if (runs.has(run)) put({ ...runs.get(run), step });
+  const at = Date.now() / 1000;
+  for (const [run, step] of Object.entries(steps)) {
+    const view = runs.get(run);
+    if (view) put({ ...view, step, watch: view.watch && { ...view.watch, step_at: at } });
+  }
+}
+
+/** Take whether the rules see runs: `{run: watch}`. */
+export function takeWatches(watches) {
+  for (const [run, watch] of Object.entries(watches)) if (runs.has(run)) put({ ...runs.get(run), watch });
 }
 
 /** Take what is told besides the runs: the state of the watch, alerts of strangers. */

@@ -20,7 +20,24 @@ export function meaning(view) {
   if (view.shut_down) return "ended with its webhook; the next start continues it";
   if (view.state === "locked" && view.live) return "it needs a person; its process may still run";
   if (view.state === "closed" && !view.live) return "no process is running";
+  if (unwatched(view)) return `not watched: ${unwatched(view)}`;
+  if (view.state === "closed" && view.watch?.state !== "watched") return "training, not seen by Prometheus yet";
   return MEANINGS[view.state] ?? "";
+}
+
+/** Why no rule sees the run's attempt; empty: one does, or it is too early to say. */
+export function unwatched(view) {
+  const { state, since } = view.watch ?? {};
+  if (state === "unattached") return `the trainer has not called fusewire.attach() since ${clock(since)}, so nothing judges it`;
+  return state === "unscraped" ? `not scraped since ${clock(since)}, so no rule sees it` : "";
+}
+
+const STILL_SECONDS = 30;
+
+/** The step, with its age where it has not changed for long; whether that is long for this trainer the rules say. */
+export function step(view) {
+  const age = view.live && view.watch?.step_at ? Date.now() / 1000 - view.watch.step_at : 0;
+  return age > STILL_SECONDS ? `${number(view.step)}, ${span(age)} ago` : number(view.step);
 }
 
 const pad = (number) => String(number).padStart(2, "0");

@@ -1,0 +1,85 @@
+"""What is said of an attempt that no rule sees, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewire_webhook.engine.sight import Sight, not_watched, standing
+
+LOOK_SECONDS = 2
+
+
+def seen(*, scraped: tuple[int, int] = (0, 0), now: int, pace: float = 1.0, attempt: int = 1) -> Sight:
+    """Looks from 0 to ``now`` at an attempt that was scraped between two instants, at ``pace`` updates a second."""
+    sight = Sight()
+    for at in range(0, now + 1, LOOK_SECONDS):
+        visible = scraped[0] <= at < scraped[1]
+        sight.look(attempt, at * pace // 1 if visible else None, at, scrape_interval=1.0)
+    return sight
+
+
+@pytest.mark.parametrize(
+    ("scraped", "attached", "now", "state", "since"),
+    [
+        ((0, 0), None, 60, "starting", 0),
+        ((0, 0), None, 62, "unattached", 0),
+        ((0, 0), 50.0, 80, "starting", 0),
+        ((0, 0), 50.0, 82, "unscraped", 50),
+        ((0, 0), 500.0, 90, "starting", 0),
+        ((10, 200), 8.0, 100, "watched", 0),
+        ((10, 200), None, 100, "watched", 0),  # a disk that was full for the exporter's file
+        ((10, 40), 8.0, 52, "watched", 0),
+        ((10, 40), 8.0, 54, "unscraped", 38),
+        ((10, 40), 8.0, 5000, "unscraped", 38),
+    ],
+)
+def test_what_counts_as_watched(
+    scraped: tuple[int, int], attached: float | None, now: int, state: str, since: float
+) -> None:
+    """Starting up is no fault; then it must have attached, and be scraped once it has."""
+    told = seen(scraped=scraped, now=now).told(1, attached)
+    assert told is not None
+    assert (told["state"], told["since"]) == (state, since)
+
+
+def test_nothing_is_said_of_another_attempt() -> None:
+    """A new attempt begins anew, whatever became of the one before."""
+    sight = seen(now=500)
+    assert sight.told(2, None) is None
+    sight.look(2, None, 502.0, scrape_interval=1.0)
+    assert sight.told(2, None) == {"state": "starting", "since": 502.0, "step_at": None}
+
+
+def test_looks_without_an_answer_are_none() -> None:
+    """While Prometheus does not answer nobody looks, and nothing is held against the run."""
+    told = seen(scraped=(0, 101), now=100).told(1, 0.0)
+    assert not_watched(told, now=100 + 3600.0) == ""
+
+
+@pytest.mark.parametrize("scrape_interval", [1.0, 60.0])
+def test_the_first_scrape_may_take_three_intervals(scrape_interval: float) -> None:
+    """A Prometheus that scrapes once a minute has not failed after half of it."""
+    sight = Sight()
+    for at in range(0, 100, 2):
+        sight.look(0, None, at, scrape_interval=scrape_interval)
+    told = sight.told(0, 1.0)
+    assert told is not None
+    assert told["state"] == ("unscraped" if scrape_interval == 1.0 else "starting")
+
+
+def test_the_words() -> None:
+    """For how long, and what is missing; of a run that is watched, nothing."""
+    watch = {"state": "unscraped", "since": 100.0, "step_at": 90.0}
+    assert not_watched(watch, 145.0).startswith("not scraped for 45 s: no rule sees this run")
+    assert not_watched({**watch, "state": "unattached"}, 205.0).startswith("not attached for 105 s: nothing judges")
+    for state in ("watched", "starting"):
+        assert not_watched({**watch, "state": state}, 1e6) == ""
+    assert not_watched(None, 1e6) == ""
+
+
+def test_a_step_that_stands_is_shown_with_its_age() -> None:
+    """Whether a minute is long for this trainer the rules say; here is only how long it was."""
+    watch = seen(scraped=(0, 1000), now=200, pace=0.01).told(1, 0.0)
+    assert standing(watch, 200.0) == ""
+    assert standing(watch, 350.0) == " (150 s ago)"
+    assert standing(None, 350.0) == ""
