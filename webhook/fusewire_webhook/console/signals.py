@@ -1,7 +1,7 @@
 """Data of a signal's plot, asked of Prometheus, and which signals an alert speaks of.
 
-Only signals of the catalogue can be asked for, and the run's name is quoted: no request reaches Prometheus as a
-query of its own.
+Only signals of the catalogue and the step can be asked for, and the run's name is quoted: no request reaches
+Prometheus as a query of its own.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ import math
 import re
 from typing import Any
 
-from fusewire.signals import CATALOGUE, by_name
+from fusewire.signals import CATALOGUE
 from fusewire_webhook.watch.prometheus import Prometheus, RuleGroup, matchers
 
 POINTS = 300
 """Points of a plot: more than a screen shows, and few for Prometheus."""
 LONGEST_SECONDS = 31 * 86_400.0
 
-_NAMES = {signal.name: re.compile(rf"(?<![a-z]){signal.name}(?![a-z])") for signal in CATALOGUE}
+_PLOTTED = {signal.name: signal.help for signal in CATALOGUE} | {"step": "Policy update that the trainer is at."}
+"""Signals of the catalogue, and what shows a stall: ``rl_<name>``, with the words for it."""
+_NAMES = {name: re.compile(rf"(?<![a-z]){name}(?![a-z])") for name in _PLOTTED}
 
 
 def catalogue() -> list[dict[str, str]]:
     """Every signal that can be plotted, with its help text."""
-    return [{"name": signal.name, "help": signal.help} for signal in CATALOGUE]
+    return [{"name": name, "help": words} for name, words in _PLOTTED.items()]
 
 
 def known(signal: str) -> bool:
-    """Whether the catalogue has it."""
-    return signal in by_name()
+    """Whether it can be plotted."""
+    return signal in _PLOTTED
 
 
 def named_by_alerts(groups: list[RuleGroup]) -> dict[str, list[str]]:
-    """For each alert the catalogue's signals that its expression names, in their order there."""
+    """For each alert the signals that its expression names and that can be plotted, in their order there."""
     named: dict[str, list[str]] = {}
     for rule in (rule for group in groups for rule in group.rules if rule.kind == "alerting"):
         found = {name: match.start() for name, regex in _NAMES.items() if (match := regex.search(rule.query))}
@@ -57,7 +59,7 @@ async def plot(
     return {
         "run": run,
         "signal": signal,
-        "help": by_name()[signal].help,
+        "help": _PLOTTED[signal],
         "expr": expr,
         "start": start,
         "end": end,

@@ -47,6 +47,7 @@ function details(entry) {
 /** What kind of entry it is, for people. */
 function name(entry) {
   if (entry.kind === "alert_reported") return entry.action === "trip" ? "trip alert" : "alert";
+  if (entry.kind === "rolled_back" && !entry.quarantined?.length) return "start"; // the first one, after Ctrl-C, after a crash
   return entry.kind.replaceAll("_", " ");
 }
 
