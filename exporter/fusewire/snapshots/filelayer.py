@@ -117,9 +117,12 @@ def _write_direct(file: IO[bytes], data: memoryview) -> int:
     The copy and its fresh pages are most of what a large file costs the cores, many times so on a virtual machine
     whose host has yet to provide the pages; and they push out of the cache what the training reads.
     """
+    direct = getattr(os, "O_DIRECT", 0)  # Linux has it, macOS does not
+    if not direct:
+        return 0
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     try:
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | direct)
         return file.write(data)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
