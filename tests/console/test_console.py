@@ -617,15 +617,21 @@ async def test_attempts_of_one_plot_are_told_apart(tmp_path: Path, open_page: Op
         assert len({(round(x), round(y)) for x, y in boxes}) == 6
 
 
+def a_postmortem(runs: Path) -> Path:
+    """The page of a recorded incident."""
+    recorded.write_run(runs)
+    events = recorded.recovered()
+    annotations = {"description": "d", "runbook_url": "docs/runbooks/KLSpike.md"}
+    recorded.write_journal(runs, [*events[:6], recorded.alert(annotations=annotations), *events[7:]])
+    recorded.keep(runs / recorded.RUN, 0, recorded.observed())
+    return write_postmortem(runs, recorded.RUN).html
+
+
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 async def test_a_postmortem_is_read_on_a_phone(tmp_path: Path, open_page: OpenPage, size: tuple[int, int]) -> None:
     """Whether it can wait and what tripped are on its first screen; no trip line is beyond its edge."""
     async with site(tmp_path, recorded.RUN) as served:
-        runs = tmp_path / "elsewhere"
-        recorded.write_run(runs)
-        recorded.write_journal(runs, recorded.recovered())
-        recorded.keep(runs / recorded.RUN, 0, recorded.observed())
-        written = write_postmortem(runs, recorded.RUN).html
+        written = await asyncio.to_thread(a_postmortem, tmp_path / "elsewhere")
         shown = postmortem_path(served.runs_dir / recorded.RUN, 0)
         shown.parent.mkdir()
         shown.write_bytes(written.read_bytes())
@@ -645,6 +651,10 @@ async def test_a_postmortem_is_read_on_a_phone(tmp_path: Path, open_page: OpenPa
         assert trips
         assert all(0 < left <= right < size[0] for left, right in trips)
         assert await page.value("document.documentElement.scrollWidth <= innerWidth")
+        await page.click("KLSpike")
+        await page.until(
+            "Math.abs(document.querySelector('#runbook-klspike').getBoundingClientRect().top) < innerHeight"
+        )
 
 
 async def test_a_degraded_watch_and_a_lost_webhook_are_said(tmp_path: Path, open_page: OpenPage) -> None:

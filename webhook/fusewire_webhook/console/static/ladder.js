@@ -4,6 +4,7 @@ import { h, setText } from "./dom.js";
 import { ask, of } from "./net.js";
 import { bytes, moment, number } from "./words.js";
 
+const MOST = 6;
 const SIGNS = { promoted: "●", candidate: "○", rejected: "✕", quarantined: "⚠", unusable: "✕" };
 
 function rung(row) {
@@ -16,13 +17,34 @@ function rung(row) {
     row.why ? h("p", { class: "why" }, row.why) : null);
 }
 
+/** Shows the first few of a list's items, and a button for the rest. */
+function fold(list) {
+  let open = false;
+  const apply = () => [...list.children].forEach((item, index) => { item.hidden = !open && index >= MOST; });
+  const button = h("button", { type: "button", hidden: true, onclick: () => {
+    open = true;
+    button.hidden = true;
+    apply();
+  } }, "");
+  return {
+    button,
+    show(items) {
+      list.replaceChildren(...items);
+      button.hidden = open || items.length <= MOST;
+      setText(button, `Show all ${items.length}`);
+      apply();
+    },
+  };
+}
+
 /** The ladder in an element. */
 export function ladder(run) {
   const list = h("ol", { class: "ladder", "aria-label": "Snapshots, newest first" });
+  const folding = fold(list);
   const empty = h("p", { class: "empty small" }, "No snapshot yet.");
   const problem = h("p", { class: "error", role: "alert" });
   const element = h("section", { class: "card", "aria-labelledby": "ladder-title" },
-    h("h2", { id: "ladder-title" }, "Snapshots"), problem, empty, list);
+    h("h2", { id: "ladder-title" }, "Snapshots"), problem, empty, list, folding.button);
   let rows = [];
   let shown = "";
   return {
@@ -40,7 +62,7 @@ export function ladder(run) {
       if (key === shown) return;
       shown = key;
       empty.hidden = rows.length > 0;
-      list.replaceChildren(...rows.map(rung));
+      folding.show(rows.map(rung));
     },
   };
 }
@@ -48,8 +70,9 @@ export function ladder(run) {
 /** The postmortems in an element, the newest first. */
 export function postmortems(run) {
   const list = h("ul", { class: "postmortems" });
+  const folding = fold(list);
   const element = h("section", { class: "card", "aria-labelledby": "postmortems-title", hidden: true },
-    h("h2", { id: "postmortems-title" }, "Postmortems"), list);
+    h("h2", { id: "postmortems-title" }, "Postmortems"), list, folding.button);
   let shown = "";
 
   function item({ attempt, written_at: written, files }) {
@@ -57,7 +80,7 @@ export function postmortems(run) {
     const [page, text] = ["html", "md"].map((kind) => files.find((file) => file.endsWith(`.${kind}`)));
     return h("li", {},
       page ? h("a", { href: address(page) }, `attempt ${attempt}`) : `attempt ${attempt}`,
-      text ? [" · ", h("a", { href: address(text) }, `attempt ${attempt} as Markdown`)] : null,
+      text ? [" · ", h("a", { href: address(text), "aria-label": `attempt ${attempt} as Markdown` }, "Markdown")] : null,
       h("span", { class: "detail" }, ` · ${moment(written)}`));
   }
 
@@ -69,7 +92,7 @@ export function postmortems(run) {
       if (key === shown) return;
       shown = key;
       element.hidden = found.length === 0;
-      list.replaceChildren(...found.reverse().map(item));
+      folding.show(found.reverse().map(item));
     },
   };
 }

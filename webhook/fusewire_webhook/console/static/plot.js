@@ -9,6 +9,11 @@ const HEIGHT = 220;
 const EDGE = { left: 58, right: 12, top: 22, bottom: 26 };
 const RELOAD_MS = 5_000;
 const SPANS = [30, 120, 600, 3600];
+const STYLES = 6;
+const LABEL_WIDTH = 62;
+
+/** Colour and dashes of an attempt's line: neighbours differ in both. */
+const style = (one) => `line-${(Number(one.attempt) || 0) % STYLES}`;
 
 const finite = (points) => points.filter(([, value]) => typeof value === "number");
 
@@ -75,12 +80,13 @@ function draw(data, moment, caption, width) {
   picture.append(
     svg("line", { class: "moment", x1: at, x2: at, y1: EDGE.top - 6, y2: bottom }),
     svg("text", { class: "axis middle strong", x: at, y: 11 }, "trip"));
-  data.series.forEach((one, index) => {
+  const taken = []; // where the names of each row end
+  for (const one of data.series) {
     for (const piece of pieces(one.points, data.step)) {
       const path = piece.map(([time, value]) => `${x.at(time).toFixed(1)},${y.at(value).toFixed(1)}`);
       picture.append(piece.length > 1
-        ? svg("polyline", { class: `line line-${index % 3}`, points: path.join(" ") })
-        : svg("circle", { class: `dot line-${index % 3}`, cx: x.at(piece[0][0]), cy: y.at(piece[0][1]), r: 2 }));
+        ? svg("polyline", { class: `line ${style(one)}`, points: path.join(" ") })
+        : svg("circle", { class: `dot ${style(one)}`, cx: x.at(piece[0][0]), cy: y.at(piece[0][1]), r: 2 }));
     }
     for (const gap of oddSpans(one.points)) {
       const [from, to] = [x.at(gap.from), x.at(gap.to)];
@@ -88,14 +94,21 @@ function draw(data, moment, caption, width) {
         svg("line", { class: "odd", x1: from - 1, x2: to + 1, y1: EDGE.top + 3, y2: EDGE.top + 3 }),
         svg("text", { class: "odd middle", x: Math.min((from + to) / 2, right - 16), y: EDGE.top + 18 }, gap.value));
     }
-  });
+    if (one.points.length) {
+      const begins = Math.min(x.at(one.points[0][0]) + 3, right - LABEL_WIDTH);
+      let row = taken.findIndex((end) => begins >= end);
+      if (row < 0) row = taken.length;
+      taken[row] = begins + LABEL_WIDTH;
+      picture.append(svg("text", { class: `name ${style(one)}`, x: begins, y: bottom - 5 - 13 * row }, `attempt ${one.attempt}`));
+    }
+  }
   return picture;
 }
 
 /** Which line is which attempt. */
 function legend(series) {
-  return h("ul", { class: "legend" }, series.map((one, index) => h("li", {},
-    svg("svg", { width: 28, height: 8, "aria-hidden": "true" }, svg("line", { class: `line line-${index % 3}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
+  return h("ul", { class: "legend" }, series.map((one) => h("li", {},
+    svg("svg", { width: 40, height: 8, "aria-hidden": "true" }, svg("line", { class: `line ${style(one)}`, x1: 0, x2: 40, y1: 4, y2: 4 })),
     ` attempt ${one.attempt}`)));
 }
 

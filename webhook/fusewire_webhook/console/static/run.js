@@ -59,13 +59,16 @@ export function runPage(root, run) {
   });
   const unknown = h("p", { class: "empty" });
   const body = h("div", { class: "columns" },
-    h("div", { class: "main-column" }, line.element),
     h("div", { class: "side-column" },
-      h("section", { class: "card", "aria-labelledby": "facts-title" }, h("h2", { id: "facts-title" }, "Now"), list),
-      reports.element, rungs.element));
+      reports.element,
+      h("section", { class: "card", "aria-labelledby": "facts-title" }, h("h2", { id: "facts-title" }, "Now"), list)),
+    h("div", { class: "main-column" }, line.element),
+    h("div", { class: "side-column" }, rungs.element));
+  const report = h("a", {}, "");
+  const todo = h("p", { class: "todo", hidden: true }, report);
   const head = h("section", { class: "head", "aria-label": "State" },
     h("p", { class: "crumb" }, h("a", { href: "#/" }, "All runs")),
-    h("div", { class: "title" }, heading, state), decision, reason, progress, held, pauses, commands.element, result);
+    h("div", { class: "title" }, heading, state), decision, reason, todo, progress, held, pauses, commands.element, result);
   root.append(head, unknown, body);
 
   let present = false;
@@ -81,6 +84,10 @@ export function runPage(root, run) {
     const locked = view.state === "locked" ? view.reason : "";
     setText(decision, locked && view.decision.includes(locked) ? "" : view.decision);
     setText(reason, locked);
+    todo.hidden = !locked;
+    const attempt = Math.max(view.attempt, 0);
+    setText(report, `Postmortem of attempt ${attempt}: can it wait, what it cost, how to reset it`);
+    report.setAttribute("href", `#/postmortem/${encodeURIComponent(run)}/${attempt}`);
     setText(progress, now(view));
     setText(held, view.held.length ? `Held by the pause: ${view.held.join("; ")}` : "");
     const lines = view.pauses.map((pause) => `Paused by ${pause.who} (${pause.source}): ${pause.why}`);

@@ -3,6 +3,7 @@
 import { h, arrange, setText } from "./dom.js";
 import { ask, of } from "./net.js";
 import { figure } from "./plot.js";
+import * as store from "./store.js";
 import { clock, day } from "./words.js";
 
 const GROUPS = { alerts: "alerts", decisions: "decisions", snapshots: "snapshots", attempts: "attempts", watch: "the watch" };
@@ -14,11 +15,37 @@ const GROUP_OF = {
   monitoring_changed: "watch",
 };
 const SIGNS = { alerts: "▲", decisions: "◆", snapshots: "▣", attempts: "▶", watch: "◉" };
+const FIRST_PAGE = 25;
 const LEFT_OUT = "steps_watched";
 
 const group = (entry) => GROUP_OF[entry.kind] ?? "decisions";
 const isTrip = (entry) => entry.kind === "alert_reported" && entry.action === "trip" && entry.status === "firing";
-const repeats = (a, b) => a.kind === "alert_reported" && b.kind === a.kind && a.alertname === b.alertname && a.attempt === b.attempt && a.status === b.status;
+
+/**
+ * The entries (newest first) in bunches: what an alert reports again stands with its first report. An alert fires on for
+ * minutes after its attempt is gone, and is repeated; a person's command makes news of the present attempt's again.
+ * `older` holds the trip alerts of attempts that had been replaced: they stop nothing.
+ */
+function bunches(entries, present) {
+  const starts = entries.findLast((entry) => entry.kind === "attempt_started");
+  let attempt = starts ? starts.attempt - 1 : present;
+  let first = new Map();
+  const found = [];
+  const older = new Set();
+  for (const entry of [...entries].reverse()) {
+    if (entry.kind === "attempt_started") attempt = Math.max(attempt, entry.attempt);
+    if (entry.kind === "command") first = new Map([...first].filter(([, [alert]]) => typeof alert.attempt === "number" && alert.attempt !== attempt));
+    const key = entry.kind === "alert_reported" && [entry.alertname, entry.attempt, entry.status, (entry.starts_at ?? "").slice(0, 19)].join(" ");
+    if (key && first.has(key)) first.get(key).unshift(entry);
+    else {
+      const bunch = [entry];
+      if (key) first.set(key, bunch);
+      if (isTrip(entry) && typeof entry.attempt === "number" && entry.attempt < attempt) older.add(entry.seq);
+      found.unshift(bunch);
+    }
+  }
+  return { found, older };
+}
 
 /** Which entries get a plot: the first firing of each trip alert of an attempt, and what else ended one. */
 function plotted(entry, seen) {
@@ -59,13 +86,14 @@ class Item {
     this.count = entries.length;
     this.group = kind;
     this.withPlot = context.plots;
+    this.older = context.older;
     const lines = details(newest);
     this.amount = h("span", { class: "repeat" });
-    this.element = h("li", { class: `entry ${kind} ${newest.kind}${context.plots ? " trip" : ""}`, "data-seq": oldest.seq },
+    this.element = h("li", { class: `entry ${kind} ${newest.kind}${context.plots ? " trip" : ""}${context.older ? " older" : ""}`, "data-seq": oldest.seq },
       h("time", { datetime: new Date(oldest.at * 1000).toISOString(), title: day(oldest.at) }, clock(oldest.at)),
       h("span", { class: "kind" }, h("span", { "aria-hidden": "true" }, SIGNS[kind]), ` ${name(newest)}`),
       h("div", { class: "what" },
-        h("p", { class: "words" }, newest.words, this.amount),
+        h("p", { class: "words" }, newest.words, context.older ? " (older attempt: recorded only)" : "", this.amount),
         lines.length ? h("details", {}, h("summary", {}, "details"), lines.map((line) => h("p", { class: "detail" }, line))) : null,
         context.plots ? this.#plot(oldest, context) : null));
     this.show(entries);
@@ -110,7 +138,7 @@ export function timeline(run) {
     },
   }, h("span", { "aria-hidden": "true" }, SIGNS[name]), ` ${text}`));
   const problem = h("p", { class: "error", role: "alert" });
-  const older = h("button", { type: "button", hidden: true, onclick: () => loadOlder() }, "Show older entries");
+  const older = h("button", { type: "button", hidden: true, onclick: () => showOlder() }, "Show older entries");
   const element = h("section", { class: "card wide", "aria-labelledby": "timeline-title" },
     h("div", { class: "card-head" }, h("h2", { id: "timeline-title" }, "Timeline"), h("div", { class: "chips small", role: "group", "aria-label": "Kinds of entries" }, chips)),
     problem, list, older);
@@ -120,6 +148,7 @@ export function timeline(run) {
   let before = 0;
   let catalogueAsked = null;
   let following = null;
+  let most = FIRST_PAGE;
   let wanted = 0;
   const items = new Map();
   const days = new Map();
@@ -131,15 +160,11 @@ export function timeline(run) {
 
   function render() {
     const seen = new Set();
-    const plots = new Set([...entries].reverse().filter((entry) => plotted(entry, seen)).map((entry) => entry.seq));
+    const { found, older: stale } = bunches(entries, store.runs.get(run)?.attempt ?? -1);
+    const plots = new Set([...found].reverse().map((bunch) => bunch.at(-1)).filter((entry) => !stale.has(entry.seq) && plotted(entry, seen)).map((entry) => entry.seq));
     const newestPlot = Math.max(...plots, 0);
-    const grouped = [];
-    for (const entry of entries) {
-      if (hidden.has(group(entry))) continue;
-      const last = grouped.at(-1);
-      if (last && repeats(last.at(-1), entry)) last.push(entry);
-      else grouped.push([entry]);
-    }
+    const all = found.filter(([entry]) => !hidden.has(group(entry)));
+    const grouped = all.slice(0, most);
     const wanted = [];
     let today = "";
     for (const [index, bunch] of grouped.entries()) {
@@ -151,14 +176,14 @@ export function timeline(run) {
         if (index > 0 || date !== day(Date.now() / 1000)) wanted.push(days.get(date));
       }
       let item = items.get(oldest.seq);
-      if (!item || item.withPlot !== plots.has(oldest.seq)) {
-        item = new Item(bunch, { run, catalogue, plots: plots.has(oldest.seq), first: oldest.seq === newestPlot });
+      if (!item || item.withPlot !== plots.has(oldest.seq) || item.older !== stale.has(oldest.seq)) {
+        item = new Item(bunch, { run, catalogue, plots: plots.has(oldest.seq), older: stale.has(oldest.seq), first: oldest.seq === newestPlot });
         items.set(oldest.seq, item);
       } else item.show(bunch);
       wanted.push(item.element);
     }
     arrange(list, wanted);
-    older.hidden = before === 0;
+    older.hidden = before === 0 && all.length <= most;
   }
 
   async function guarded(work) {
@@ -184,6 +209,12 @@ export function timeline(run) {
     before = page.before;
     render();
   });
+
+  const showOlder = () => {
+    most += 2 * FIRST_PAGE;
+    render();
+    if (list.querySelectorAll(".entry").length < most && before > 0) loadOlder();
+  };
 
   const follow = (seq) => {
     wanted = Math.max(wanted, seq);
