@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fusewire_webhook.breaker.events import AlertReported, Command
+from fusewire_webhook.cli.check import alertmanager_problems
 from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.watch.evidence import PrometheusEvidence
 from fusewire_webhook.watch.reconcile import Reconciler
@@ -180,7 +181,7 @@ async def test_a_dismissed_alert_and_another_occurrence_of_it(start_lab: Start) 
 
 
 async def test_a_failed_reload_of_either_server_is_told_until_one_succeeds(start_lab: Start) -> None:
-    """Prometheus goes on with its old rules and Alertmanager with its old routes: no answer of the gate changes."""
+    """They go on with their old rules and routes: no answer of the gate changes. `fusewire check` tells it too."""
     lab = await start_lab(rule_file(TRIP_RULE, WATCHDOG_RULE))
     switch = DeadMansSwitch(prometheus=lab.prometheus, alertmanager=lab.alertmanager)
     routes = lab.folder / "stack" / "alertmanager.yml"
@@ -207,6 +208,8 @@ async def test_a_failed_reload_of_either_server_is_told_until_one_succeeds(start
     await reload("alertmanager", "route: {receiver: nobody}")
     await lab.until(remarked("prometheus", "alertmanager"))
     assert (switch.reasons(), (await lab.prometheus.runtime()).last_config_time) == ((), before)
+    (told, *_) = await alertmanager_problems(lab.stack.alertmanager_url, lab.session, None)
+    assert told.startswith("the last reload of its configuration failed")
     for part, text in sound.items():
         await reload(part, text)
     await lab.until(remarked())

@@ -208,12 +208,14 @@ async def _loaded_problems(url: str, session: Any, scrape_seconds: float) -> lis
 async def prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
     from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
     from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
+    from fusewire_webhook.watch.deadman import NOT_RELOADED  # noqa: PLC0415
     from fusewire_webhook.watch.deadman import rule_problems as loaded_rule_problems  # noqa: PLC0415
     from fusewire_webhook.watch.prometheus import Prometheus  # noqa: PLC0415
 
     client = Prometheus(url, session=session)
     groups, now, runtime = await client.rules(), await client.now(), await client.runtime()
-    found = list(loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at))
+    found = [] if runtime.reload_succeeded else [NOT_RELOADED["prometheus"]]
+    found += loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at)
     found += map(str, check_loaded(groups, scrape_seconds=scrape_seconds))
     delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
     seconds = duration(delay)
@@ -229,12 +231,17 @@ async def alertmanager_problems(url: str, session: Any, webhook_url: str | None)
     import yaml  # noqa: PLC0415
 
     from fusewire_webhook.settings import amconfig  # noqa: PLC0415
+    from fusewire_webhook.watch.deadman import NOT_RELOADED  # noqa: PLC0415
     from fusewire_webhook.watch.prometheus import Alertmanager  # noqa: PLC0415
 
-    status = await Alertmanager(url, session=session).status()
+    client = Alertmanager(url, session=session)
+    status = await client.status()
+    found: list[str] = []
+    with contextlib.suppress(PrometheusError):  # its metrics may not be for everybody
+        found += [] if await client.reload_succeeded() else [NOT_RELOADED["alertmanager"]]
     original = status.get("config", {}).get("original", "")
     try:
         config = yaml.safe_load(original)
-        return amconfig.problems(config or {}, webhook_url=webhook_url or amconfig.ANY_ADDRESS)
+        return [*found, *amconfig.problems(config or {}, webhook_url=webhook_url or amconfig.ANY_ADDRESS)]
     except (yaml.YAMLError, ValueError, AttributeError) as error:
-        return [f"its configuration is not understood: {error}"]
+        return [*found, f"its configuration is not understood: {error}"]
