@@ -364,7 +364,11 @@ def _observe(state: RunState, would_have: str, words: str, alert: str) -> RunSta
     if state.live and alert in state.noted:
         return state
     note = f"would have {would_have}: {words}"
+    times = dict(state.observed)
+    if alert:
+        times[alert] = times.get(alert, 0) + 1
     noted = state.but(
+        observed=tuple(times.items()),
         noted=(*state.noted, alert),
         held_trip="",
         held=(),

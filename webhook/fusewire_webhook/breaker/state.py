@@ -183,6 +183,8 @@ class RunState:
     """Observe mode: words that are not journaled yet."""
     noted: tuple[str, ...] = ()
     """Observe mode: names of the alerts that were noted of the present attempt; empty for what was no alert."""
+    observed: tuple[tuple[str, int], ...] = ()
+    """Observe mode: names of the alerts that would have tripped the run, each with the number of its attempts."""
     early_trip: EarlyTrip | None = None
     """A trip of an attempt whose start is not journaled yet."""
     dirty: bool = False

@@ -96,6 +96,8 @@ class RunView:
     """The action in flight: ``{"cause", "stages", "reason", "target", …}``."""
     trips: dict[str, int]
     """Trips so far by failure class."""
+    would_have_tripped: dict[str, int]
+    """Observe mode: the alerts that would have tripped the run, each with the number of its attempts."""
     restarts: dict[str, int]
     """Restarts so far by failure class."""
     lockouts: int
@@ -169,6 +171,7 @@ def view_of(
         incident_ends_at=None if incident is None else state.furthest_trip + state.policy.watch_steps,
         procedure=None if state.procedure is None else dataclasses.asdict(state.procedure),
         trips={"divergence": state.trips_divergence, "infrastructure": state.trips_infrastructure},
+        would_have_tripped=dict(state.observed),
         restarts={"divergence": state.restarts_divergence, "infrastructure": state.restarts_infrastructure},
         lockouts=state.lockouts,
     )

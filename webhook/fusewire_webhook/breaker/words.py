@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.breaker.events import Event
 
@@ -51,6 +53,12 @@ def verdict(phase: str, decision: str) -> str:
 def plain(text: str) -> str:
     """One line that does nothing to a terminal: words of alerts and exit reasons come from outside."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def observing(would_have_tripped: Mapping[str, int]) -> str:
+    """What a run in observe mode has to tell of itself."""
+    alerts = ", ".join(f"{alert} {times}×" for alert, times in would_have_tripped.items())
+    return plain(f"observing; would have tripped: {alerts}") if alerts else "observing"
 
 
 def to_quarantine(newer: int, stable: int) -> str:

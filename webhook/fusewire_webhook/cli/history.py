@@ -70,10 +70,12 @@ def _as_json(entries: list[Entry]) -> Iterator[str]:
 
 def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
     """One line an event, and below it the decision that it led to; repeated alerts are counted at the first one."""
+    from fusewire_webhook.breaker.events import WouldHaveActed  # noqa: PLC0415
     from fusewire_webhook.breaker.transition import fold  # noqa: PLC0415
     from fusewire_webhook.breaker.words import OLDER, QUIET, Repeats, describe, verdict  # noqa: PLC0415
 
     state, repeats = fold(()), Repeats()
+    told: set[str] = set()
     lines: dict[int, list[str]] = {}
     again: dict[int, list[float]] = {}
     for entry in entries:
@@ -83,6 +85,9 @@ def _as_text(entries: list[Entry], *, everything: bool) -> Iterator[str]:
         if first != entry.seq and not decided and not everything:
             again.setdefault(first, []).append(entry.event.at)
             continue
+        if isinstance(entry.event, WouldHaveActed) and entry.event.words in told and not everything:
+            continue
+        told.add(decided)
         lines[entry.seq] = []
         if everything or decided or not isinstance(entry.event, QUIET):
             words = describe(entry.event) + (OLDER if older else "")

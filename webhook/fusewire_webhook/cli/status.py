@@ -108,7 +108,7 @@ def show(overview: dict[str, Any], *, detailed: bool) -> None:
     """Print it; with ``detailed`` all that is known of each run."""
     from rich.console import Console  # noqa: PLC0415
 
-    from fusewire_webhook.breaker.words import plain  # noqa: PLC0415
+    from fusewire_webhook.breaker.words import observing, plain  # noqa: PLC0415
     from fusewire_webhook.engine.sight import not_watched  # noqa: PLC0415
 
     console = Console(highlight=False)
@@ -134,6 +134,10 @@ def show(overview: dict[str, Any], *, detailed: bool) -> None:
             style="yellow",
             markup=False,
         )
+    for view in overview["runs"]:
+        if view["mode"] == "observe" and view["would_have_tripped"]:
+            words = f"{view['run']}: {observing(view['would_have_tripped'])}"
+            console.print(words, style="yellow", markup=False)
     for view in overview["runs"] if detailed else ():
         for line in details(view):
             console.print(plain(line), markup=False)
@@ -154,6 +158,8 @@ def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
         rows.add_column(name)
     for view in views:
         colour = COLOURS.get(view["state"], "")
+        would = view["would_have_tripped"] if view["mode"] == "observe" else {}
+        colour = "yellow" if would and view["state"] == "closed" else colour
         held = " (paused)" if view["paused"] else " (observing)" if view["mode"] == "observe" else ""
         watch = view.get("watch")
         if not_watched(watch, now):
@@ -165,7 +171,7 @@ def table(views: list[dict[str, Any]], *, decisions: bool = True) -> Table:
             f"{view['step']}{standing(watch, now)}",
             f"{view['lr_scale']:g}",
             str(view["promoted"][-1]["step"]) if view["promoted"] else "–",
-            str(sum(view["trips"].values())),
+            f"{sum(view['trips'].values())}{f' ({sum(would.values())} observed)' if would else ''}",
             escape(plain(view["decision"])),
         ]
         rows.add_row(*cells if decisions else cells[:-1])

@@ -2,7 +2,7 @@
 
 import { h, arrange, setText } from "./dom.js";
 import * as store from "./store.js";
-import { label, number, sign, STATES, unwatched } from "./words.js";
+import { label, number, observing, sign, STATES, tone, unwatched } from "./words.js";
 
 const PAGE = 50;
 const collator = new Intl.Collator("en", { numeric: true });
@@ -15,8 +15,8 @@ const rank = (view) => (view.state === "closed" && view.paused ? 3 : RANK[view.s
 const matches = (view, filter) => !filter || (filter === "paused" ? view.paused : view.state === filter);
 
 /** State as sign, word and colour. */
-export function badge(state) {
-  return h("span", { class: `badge ${state}` }, h("span", { "aria-hidden": "true" }, sign(state)), ` ${label(state)}`);
+export function badge(state, colour = state) {
+  return h("span", { class: `badge ${colour}` }, h("span", { "aria-hidden": "true" }, sign(state)), ` ${label(state)}`);
 }
 
 class Row {
@@ -31,12 +31,12 @@ class Row {
   }
 
   show(view) {
-    const tags = [view.paused && "paused", view.mode === "observe" && "observing", unwatched(view) && "not watched"].filter(Boolean);
+    const tags = [view.paused && "paused", observing(view), unwatched(view) && "not watched"].filter(Boolean);
     const key = [view.state, ...tags].join();
     if (this.key !== key) {
       this.key = key;
       this.element.dataset.state = view.state;
-      this.state.replaceChildren(badge(view.state), ...tags.map((tag) => h("span", { class: "tag" }, tag)));
+      this.state.replaceChildren(badge(view.state, tone(view)), ...tags.map((tag) => h("span", { class: "tag" }, tag)));
     }
     const href = `#/run/${encodeURIComponent(view.run)}`;
     if (this.link.getAttribute("href") !== href) this.link.setAttribute("href", href);

@@ -6,7 +6,7 @@ import { badge } from "./fleet.js";
 import { ladder, postmortems } from "./ladder.js";
 import * as store from "./store.js";
 import { timeline } from "./timeline.js";
-import { meaning, number, step } from "./words.js";
+import { meaning, number, observing, step, tone } from "./words.js";
 
 const POLL_MS = 5_000; // the gate's reasons and new postmortems are not journaled, so they are asked for
 
@@ -75,11 +75,11 @@ export function runPage(root, run) {
   let snapshots = "";
 
   function show(view) {
-    const tags = [view.paused && "paused", view.mode === "observe" && "observing"].filter(Boolean);
+    const tags = [view.paused && "paused", observing(view)].filter(Boolean);
     const key = [view.state, meaning(view), ...tags].join();
     if (state.dataset.key !== key) {
       state.dataset.key = key;
-      state.replaceChildren(badge(view.state), ...tags.map((tag) => h("span", { class: "tag" }, tag)), h("span", { class: "meaning" }, meaning(view)));
+      state.replaceChildren(badge(view.state, tone(view)), ...tags.map((tag) => h("span", { class: "tag" }, tag)), h("span", { class: "meaning" }, meaning(view)));
     }
     const locked = view.state === "locked" ? view.reason : "";
     setText(decision, locked && view.decision.includes(locked) ? "" : view.decision);

@@ -77,3 +77,12 @@ export function span(seconds) {
   if (seconds < 120) return `${Math.round(seconds)} s`;
   return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
 }
+
+/** What a run in observe mode has to tell of itself; empty where its mode is act. */
+export function observing(view) {
+  const seen = Object.entries(view.would_have_tripped ?? {}).map(([alert, times]) => `${alert} ${times}×`);
+  return view.mode !== "observe" ? "" : seen.length ? `observing; would have tripped: ${seen.join(", ")}` : "observing";
+}
+
+/** The colour of a run: green is one that nothing would have stopped. */
+export const tone = (view) => (view.state === "closed" && observing(view).includes(";") ? "half_open" : view.state);
