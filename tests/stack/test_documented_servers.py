@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewire_webhook.cli.check import alertmanager_problems, ask, prometheus_problems
+from fusewire_webhook.cli.check import alertmanager_problems, ask, prometheus_problems, serving_problems
 from fusewire_webhook.service import Service, serving
 from fusewire_webhook.settings.config import (
     AlertmanagerConfig,
@@ -22,6 +22,7 @@ from fusewire_webhook.settings.config import (
     RetryConfig,
     RunConfig,
 )
+from fusewire_webhook.settings.runs_folder import RunsFolder
 from fusewire_webhook.stack.binaries import find_binaries
 from servers import running
 
@@ -138,13 +139,19 @@ async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
             try:
                 await until(lambda: "type: Bearer" in service.deadman.status().problems.get("discovery", ""))
                 await until(lambda: state(service) == "unscraped")
+                found = await ask(prometheus_problems, prometheus.url, 1.0, config)
+                assert [words for words in found if "authorization has no type" in words] == found
+                found = await asyncio.to_thread(serving_problems, RunsFolder(Path(config.runs_dir)))
+                assert any(words.startswith("discovery: Prometheus is refused at /sd") for words in found)
+                assert any(words.startswith("toy: not scraped for ") for words in found)
                 prometheus_file.write_text(configuration)
                 prometheus.process.send_signal(signal.SIGHUP)
                 await until(lambda: service.engine.view("toy").step >= 10)
                 await until(lambda: service.deadman.status().beat_age is not None)
                 await until(lambda: not service.deadman.reasons())  # rules that were just loaded are evaluated
-                assert await ask(prometheus_problems, prometheus.url, 1.0) == []
+                assert await ask(prometheus_problems, prometheus.url, 1.0, config) == []
                 await until(lambda: state(service) == "watched")
+                assert await asyncio.to_thread(serving_problems, RunsFolder(Path(config.runs_dir))) == []
                 assert await ask(alertmanager_problems, alertmanager.url, None) == []
                 (tmp_path / "sick").touch()
                 await until(lambda: service.engine.view("toy").attempt == 1)

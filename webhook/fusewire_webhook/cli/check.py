@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fusewire_webhook.cli.common import add_config_options, configuration
 from fusewire_webhook.errors import ConfigError, PrometheusError, WebhookError
 from fusewire_webhook.settings.config import Config
+from fusewire_webhook.settings.runs_folder import RunsFolder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -59,7 +61,7 @@ def _check(arguments: argparse.Namespace) -> int:
         steps.append(
             (
                 f"Prometheus {prometheus_url}",
-                lambda: asyncio.run(ask(prometheus_problems, prometheus_url, scrape)),
+                lambda: asyncio.run(ask(prometheus_problems, prometheus_url, scrape, config)),
             )
         )
     if config.alertmanager.url is not None:
@@ -70,6 +72,9 @@ def _check(arguments: argparse.Namespace) -> int:
                 lambda: asyncio.run(ask(alertmanager_problems, alertmanager_url, webhook_url)),
             )
         )
+    folder = RunsFolder(Path(config.runs_dir))
+    if (address := folder.address()) is not None:
+        steps.append((f"webhook {address.url}", lambda: serving_problems(folder)))
     return 1 if sum([_report(title, step) for title, step in steps]) else 0
 
 
@@ -205,7 +210,28 @@ async def _loaded_problems(url: str, session: Any, scrape_seconds: float) -> lis
     return check_loaded(await Prometheus(url, session=session).rules(), scrape_seconds=scrape_seconds)
 
 
-async def prometheus_problems(url: str, session: Any, scrape_seconds: float) -> list[str]:
+def serving_problems(folder: RunsFolder) -> list[str]:
+    """What the webhook that serves the folder says against its watch now, and of runs that no rule sees."""
+    from fusewire_webhook.cli.client import ask as ask_webhook  # noqa: PLC0415
+    from fusewire_webhook.engine.sight import not_watched  # noqa: PLC0415
+
+    overview = ask_webhook(folder, "GET", "/api/runs")
+    if overview is None:
+        return []
+    monitoring, found = overview["monitoring"], []
+    found += [f"{part}: {words}" for part, words in monitoring["problems"].items()]
+    found += [f"warning: {part}: {words}" for part, words in monitoring["remarks"].items()]
+    for view in overview["runs"]:
+        if words := not_watched(view["watch"], time.time()):
+            patient = "warning: " if view["watch"]["state"] == "unattached" else ""  # a plain command may mean it
+            found.append(f"{patient}{view['run']}: {words}")
+    return found
+
+
+async def prometheus_problems(url: str, session: Any, scrape_seconds: float, config: Config) -> list[str]:
+    import yaml  # noqa: PLC0415
+
+    from fusewire_webhook.settings import promconfig  # noqa: PLC0415
     from fusewire_webhook.settings.amconfig import duration  # noqa: PLC0415
     from fusewire_webhook.settings.rulecheck import check_loaded  # noqa: PLC0415
     from fusewire_webhook.watch.deadman import NOT_RELOADED  # noqa: PLC0415
@@ -217,6 +243,10 @@ async def prometheus_problems(url: str, session: Any, scrape_seconds: float) -> 
     found = [] if runtime.reload_succeeded else [NOT_RELOADED["prometheus"]]
     found += loaded_rule_problems(groups, now=now, changed_at=runtime.changed_at)
     found += map(str, check_loaded(groups, scrape_seconds=scrape_seconds))
+    found += promconfig.problems(
+        yaml.safe_load(await client.config()) or {}, token=config.auth.alert_token_file is not None
+    )
+    found += promconfig.unscraped(await client.targets(), config.runs)
     delay = (await client.flags()).get("rules.alert.resend-delay", "1m")
     seconds = duration(delay)
     if seconds is None or seconds > RESEND_SECONDS:

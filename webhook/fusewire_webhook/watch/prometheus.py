@@ -110,6 +110,16 @@ class ActiveAlert:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScrapeTarget:
+    """Something that Prometheus scrapes."""
+
+    labels: Labels
+    health: str
+    """``up``, ``down`` or ``unknown`` (not scraped yet)."""
+    last_error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuntimeInfo:
     """Since when this Prometheus runs, and with which configuration."""
 
@@ -288,6 +298,21 @@ class Prometheus(_Client):
         data = await self._data("/api/v1/status/flags")
         with _shape(self.name, "/api/v1/status/flags"):
             return {str(name): str(value) for name, value in data.items()}
+
+    async def config(self) -> str:
+        """The configuration that is loaded, as YAML; secrets are hidden."""
+        data = await self._data("/api/v1/status/config")
+        with _shape(self.name, "/api/v1/status/config"):
+            return str(data["yaml"])
+
+    async def targets(self) -> list[ScrapeTarget]:
+        """Everything that is scraped now."""
+        data = await self._data("/api/v1/targets?state=active")
+        with _shape(self.name, "/api/v1/targets"):
+            return [
+                ScrapeTarget(labels=target["labels"], health=target["health"], last_error=target["lastError"])
+                for target in data["activeTargets"]
+            ]
 
     async def _data(self, path: str, form: Mapping[str, str] | None = None) -> Any:
         status, answer = await self._json(path, form)
