@@ -205,11 +205,15 @@ def test_a_missing_promtool_is_named(patient: Pack) -> None:
 
 
 def test_a_sweep_changes_one_number_and_shows_what_it_does(patient: Pack, tmp_path: Path) -> None:
-    """Longer patience trips later; a number that the pack lacks is refused with those that it has."""
+    """Longer patience trips later; what trips too early hides no delay; a number that the pack lacks is refused."""
     log = make_log("r", label="bad", first_bad_row=5, approx_kl=[0.0] * 5 + [2.0] * 10)
     points, _ = sweep([log], patient, ONE, key="Patient.for", values=["0s", "5s"], folder=tmp_path / "s")
-    delays = [point.score.median_delay_rows for point in points if point.score]
-    assert delays == [0, 5]
+    delays = [(point.score.median_delay_rows, point.score.in_time_delay_rows) for point in points if point.score]
+    assert delays == [(0, 0), (5, 5)]
+    late = make_log("late", label="bad", first_bad_row=14, approx_kl=[0.0] * 5 + [2.0] * 10)
+    ((point,), _) = sweep([log, late], patient, ONE, key="Patient.for", values=["0s"], folder=tmp_path / "l")
+    assert point.score is not None
+    assert (point.score.early, point.score.median_delay_rows, point.score.in_time_delay_rows) == (1, -4.5, 0)
     with pytest.raises(ConfigError, match="no such number"):
         sweep([log], patient, ONE, key="nonsense", values=["1"], folder=tmp_path / "t")
 

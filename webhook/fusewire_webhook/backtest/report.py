@@ -64,7 +64,8 @@ def score_line(found: Score) -> str:
 def sweep_table(key: str, points: Sequence[Point]) -> Table:
     """The trade-off of one number."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (key, "healthy tripped", "noisy tripped", "bad caught", "too early", "median delay (rows)"):
+    outcomes = ("healthy tripped", "noisy tripped", "bad caught", "too early", "median delay of the others (rows)")
+    for name in (key, *outcomes):
         table.add_column(name, justify="right")
     for point in points:
         if point.score is None:
@@ -78,7 +79,7 @@ def sweep_table(key: str, points: Sequence[Point]) -> Table:
             f"{found.noisy[0]} of {found.noisy[1]}",
             f"{found.caught[0]} of {found.caught[1]}",
             str(found.early),
-            _number(found.median_delay_rows),
+            _number(found.in_time_delay_rows),
         )
     return table
 

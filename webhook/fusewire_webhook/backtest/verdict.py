@@ -170,6 +170,8 @@ class Score:
     """Bad runs that tripped more than three rows before their onset."""
     median_delay_rows: float | None
     """Over the bad runs that tripped."""
+    in_time_delay_rows: float | None
+    """The same over those that did not trip too early: what a number costs the others."""
 
     def to_json(self) -> dict[str, Any]:
         """Names as in the documentation."""
@@ -178,6 +180,7 @@ class Score:
             NOISY_LABEL: {"tripped": self.noisy[0], "runs": self.noisy[1]},
             "bad": {"tripped": self.caught[0], "runs": self.caught[1], "early": self.early},
             "median_delay_rows": self.median_delay_rows,
+            "median_delay_rows_without_early": self.in_time_delay_rows,
         }
 
 
@@ -188,6 +191,7 @@ def score(verdicts: Iterable[Verdict]) -> Score | None:
         return None
     bad = [verdict for verdict in labelled if verdict.log.is_bad]
     delays = [verdict.delay_rows for verdict in bad if verdict.delay_rows is not None]
+    in_time = [delay for delay in delays if delay >= -EARLY_ROWS]
 
     def tripped(runs: Sequence[Verdict]) -> tuple[int, int]:
         return sum(run.tripped_row is not None for run in runs), len(runs)
@@ -196,8 +200,9 @@ def score(verdicts: Iterable[Verdict]) -> Score | None:
         spared=tripped([verdict for verdict in labelled if verdict.log.label in SPARED_LABELS]),
         noisy=tripped([verdict for verdict in labelled if verdict.log.label == NOISY_LABEL]),
         caught=tripped(bad),
-        early=sum(delay < -EARLY_ROWS for delay in delays),
+        early=len(delays) - len(in_time),
         median_delay_rows=statistics.median(delays) if delays else None,
+        in_time_delay_rows=statistics.median(in_time) if in_time else None,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 
 from fusewire.snapshots.layout import parse_name
 from fusewire_webhook.breaker.events import AlertReported
@@ -326,7 +327,7 @@ def _quarantine(facts: Facts) -> Iterator[Block]:
                 (
                     aside.name,
                     str((parse_name(aside.name) or ("",))[0]),
-                    "not there any more" if aside.size is None else f"{aside.size / 1e6:.1f} MB",
+                    "not there any more" if aside.size is None else decimal(aside.size),
                     watermark(aside.watermark),
                     aside.reason,
                 )
