@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -476,6 +477,32 @@ async def test_postmortems_are_linked(tmp_path: Path, open_page: OpenPage) -> No
         report.write_text("<!doctype html><title>x</title><p>what happened to attempt 0")
         await page.click("attempt 0", within=".postmortems")
         await page.shows("what happened to attempt 0")
+
+
+@pytest.mark.parametrize(
+    ("address", "href"),
+    [
+        ("docs/runbooks/KLSpike.md", "/console/runbooks/KLSpike.md"),
+        ("https://wiki.example/KL", "https://wiki.example/KL"),
+        ("javascript:alert(1)", None),
+        ("docs/runbooks/../KLSpike.md", None),
+    ],
+)
+async def test_an_alert_links_its_runbook(
+    tmp_path: Path, open_page: OpenPage, address: str, href: str | None
+) -> None:
+    """One of the pack is served here and begins with tonight; a web page is linked; anything else is text."""
+    async with site(tmp_path, RUN) as served:
+        alert = replace(trip(0, name="KLSpike"), annotations={"runbook_url": address})
+        await served.engine.submit(RUN, alert)
+        page = await open_page(served, f"/#/run/{RUN}")
+        await page.click("details", within=".entry.trip")
+        await page.shows("runbook:", within=".entry.trip .what")
+        link = "document.querySelector('.entry.trip .detail a')"
+        assert await page.value(f"{link}?.getAttribute('href')") == href
+        if href == "/console/runbooks/KLSpike.md":
+            await page.click("KLSpike", within=".detail")
+            await page.shows("## Tonight")
 
 
 async def test_a_notification_leads_to_the_postmortem(tmp_path: Path, open_page: OpenPage) -> None:

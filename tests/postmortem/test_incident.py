@@ -182,7 +182,7 @@ def test_whether_it_can_wait_is_one_sentence_of_facts(
 def test_a_reset_is_told_with_host_and_start() -> None:
     """Where to paste it, and which snapshot the run then goes on from."""
     text = markdown.render(document(night()), plots={})
-    assert f"this resets it, on gpu-7 in any folder; it then goes on from {S10}." in text
+    assert f"this resets it, on gpu-7 in any folder; it then goes on from {S10}; --to STEP chooses" in text
     assert f"| {S10} |" in text
     assert re.search(rf"\| {S10} \|.*\| kept: training goes on from it \|", text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -31,6 +32,26 @@ def test_a_runbook_begins_with_what_to_do_tonight(path: Path) -> None:
     assert "\n" not in command
     if command.startswith("fusewire "):
         build_parser().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("image", ["webhook", "trainer"])
+def test_an_image_copies_what_its_wheel_needs(image: str, tmp_path: Path) -> None:
+    """Of the checkout, what the Dockerfile copies and .dockerignore lets through is enough to build the wheel."""
+    passed = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    copies = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (ROOT / "compose" / image / "Dockerfile").read_text(), re.MULTILINE
+    )
+    for name in {name for line in copies for name in line.split()}:
+        assert any(Path(name).is_relative_to(allowed) for allowed in passed)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert any(name.endswith("/KLSpike.md") for name in zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_pack_of_a_wheel_is_fit(tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ from importlib import resources
 
 from aiohttp import web
 
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+from fusewire_webhook.settings import packs
+
+_TYPES = {
+    ".md": "text/plain",
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "; ".join(
@@ -51,10 +59,17 @@ def load() -> dict[str, Asset]:
     for file in folder.iterdir():
         suffix = "." + file.name.rpartition(".")[2]
         if suffix in _TYPES:
-            body = file.read_bytes()
-            etag = hashlib.sha256(body).hexdigest()[:32]
-            found[file.name] = Asset(body=body, content_type=_TYPES[suffix], etag=etag)
+            found[file.name] = _asset(file.read_bytes(), suffix)
     return found
+
+
+def runbooks() -> dict[str, Asset]:
+    """Every runbook of the pack by its file's name."""
+    return {path.name: _asset(path.read_bytes(), ".md") for path in packs.runbooks().glob("*.md")}
+
+
+def _asset(body: bytes, suffix: str) -> Asset:
+    return Asset(body=body, content_type=_TYPES[suffix], etag=hashlib.sha256(body).hexdigest()[:32])
 
 
 def respond(request: web.Request, asset: Asset) -> web.Response:

@@ -19,7 +19,7 @@ from fusewire_webhook.web.auth import guard, same_site
 from fusewire_webhook.web.deps import DEPS, Deps
 from fusewire_webhook.web.stream import end_streams
 
-_FILES = assets.load()
+_FILES, _RUNBOOKS = assets.load(), assets.runbooks()
 """Read when the webhook is imported: its event loop never waits for the disk."""
 _LARGEST_PAGE = 1000
 
@@ -28,6 +28,7 @@ def add_routes(app: web.Application, deps: Deps) -> None:
     """Serve the console at ``/``."""
     app.router.add_get("/", _index)
     app.router.add_get("/console/files/{name}", _file)
+    app.router.add_get("/console/runbooks/{name}", _runbook)
     app.router.add_get("/console/session", errors_as_json(_session))
     app.router.add_post("/console/session", errors_as_json(_sign_in))
     app.router.add_delete("/console/session", errors_as_json(_sign_out))
@@ -49,6 +50,13 @@ async def _file(request: web.Request) -> web.StreamResponse:
     asset = _FILES.get(request.match_info["name"])
     if asset is None:
         raise web.HTTPNotFound(text="the console has no such file\n")
+    return assets.respond(request, asset)
+
+
+async def _runbook(request: web.Request) -> web.StreamResponse:
+    asset = _RUNBOOKS.get(request.match_info["name"])
+    if asset is None:
+        raise web.HTTPNotFound(text="the pack has no such runbook\n")
     return assets.respond(request, asset)
 
 

@@ -17,12 +17,10 @@ def read_runbook(address: str) -> tuple[str, Sections] | None:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return None
-    for folder in (packs.folder(), packs.folder().parent):  # within a wheel's rules, beside a checkout's
-        try:
-            return match[1], sections((folder / address).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-    return None
+    try:
+        return match[1], sections((packs.runbooks() / f"{match[1]}.md").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def sections(markdown: str) -> Sections:

@@ -69,8 +69,8 @@ def command(story: Story, runs_dir: Path, host: str = "") -> Code | None:
             return Code(
                 text=f'fusewire reset {where} --why "…"',
                 caption=f"Once the cause is removed, this resets it{there}; it then goes on from "
-                f"{story.stable or 'scratch'}. Where fusewire run has ended since (it does when all of its "
-                "runs have), start the same command again afterwards.",
+                f"{story.stable or 'scratch'}; --to STEP chooses another snapshot. Where fusewire run has ended "
+                "since (it does when all of its runs have), start the same command again afterwards.",
             )
         case "observed":
             return Code(text=f'fusewire trip {where} --why "…"', caption=f"To stop it and roll back{there}:")

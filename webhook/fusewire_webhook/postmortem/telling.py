@@ -284,7 +284,7 @@ def _goes_on_from(reader: _Reader, told: _Telling, following: _Telling | None) -
     if told.rolled_back is not None:
         return told.rolled_back.target
     state = reader.state
-    if told.failure_class == "divergence":
+    if state.dirty or told.failure_class == "divergence":
         return state.promoted[-1].name if state.promoted else None
     kept = [known.name for known in reader.snapshots.values() if not known.fate]
     return kept[-1] if kept else told.attempt.resume_from

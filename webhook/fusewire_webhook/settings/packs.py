@@ -20,6 +20,12 @@ def folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[3] / "rules"
 
 
+def runbooks() -> Path:
+    """The folder ``docs/runbooks`` of the pack's annotations: within a wheel's rules, beside a checkout's."""
+    within = folder() / "docs" / "runbooks"
+    return within if within.is_dir() else folder().parent / "docs" / "runbooks"
+
+
 def is_name(entry: str) -> bool:
     """Whether an entry of ``rule_files`` names a pack of fusewire and not a file."""
     return entry == DEFAULT or entry.startswith(_PRESET)

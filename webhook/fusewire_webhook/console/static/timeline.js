@@ -58,13 +58,20 @@ function plotted(entry, seen) {
   return true;
 }
 
+/** A link to a runbook of the pack, which the webhook serves, or to a web page; anything else is text. */
+function runbook(address) {
+  const own = /^docs\/runbooks\/(\w+\.md)$/.exec(address);
+  if (!own && !/^https?:\/\//.test(address)) return address;
+  return h("a", { href: own ? `/console/runbooks/${own[1]}` : address, rel: "noreferrer" }, own ? own[1].replace(".md", "") : address);
+}
+
 function details(entry) {
   const lines = [];
   if (entry.kind === "alert_reported") {
     const labels = Object.entries(entry.labels ?? {}).filter(([name]) => !["alertname", "run"].includes(name));
     if (labels.length) lines.push(labels.map(([name, value]) => `${name}=${value}`).join("  "));
     if (entry.annotations?.description) lines.push(entry.annotations.description);
-    if (entry.annotations?.runbook_url) lines.push(`runbook: ${entry.annotations.runbook_url}`);
+    if (entry.annotations?.runbook_url) lines.push(["runbook: ", runbook(entry.annotations.runbook_url)]);
   }
   if (entry.kind === "rolled_back" && entry.quarantined?.length) lines.push(`quarantined: ${entry.quarantined.join(", ")}`);
   if (entry.kind === "purge_finished" && entry.output) lines.push(entry.output);
