@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
@@ -12,6 +14,9 @@ from rich.console import Console
 from fusewire_webhook.breaker import events as ev
 from fusewire_webhook.breaker.events import Event
 from fusewire_webhook.breaker.policy import Policy
+from fusewire_webhook.breaker.state import RunState
+from fusewire_webhook.demo.driver import conclude
+from fusewire_webhook.demo.guarded import GuardedRun
 from fusewire_webhook.demo.incidents import Failure, failures
 from fusewire_webhook.demo.report import table, timeline
 from fusewire_webhook.demo.scenarios import SCENARIOS, Pace, config
@@ -85,6 +90,23 @@ def test_a_death_without_an_alert() -> None:
     )
     assert (failure.cause, failure.failure_class) == ("exit code 137", "infrastructure")
     assert (failure.exited, failure.classified, failure.resumed_step) == (START + 5, START + 7, 20)
+
+
+@pytest.mark.parametrize(("fault", "code"), [("lr-spike-forever", 0), ("lr-spike", 3)])
+def test_a_lock_is_a_success_where_the_scenario_promises_it(tmp_path: Path, fault: str, code: int) -> None:
+    """Either way it names the newest postmortem and a command that finds the run."""
+    scenario = SCENARIOS[fault]
+    guarded = GuardedRun(tmp_path, config(scenario, Pace()))
+    guarded.state = RunState(phase="locked", reason="divergence 3 of one incident")
+    for attempt in (0, 2):
+        (guarded.run_dir / "postmortems").mkdir(parents=True, exist_ok=True)
+        (guarded.run_dir / "postmortems" / f"attempt-{attempt:03}.md").touch()
+    console = Console(file=io.StringIO(), width=1000)
+    assert conclude(guarded, scenario, fault == "lr-spike-forever", console, 72.0) == code
+    text = cast("io.StringIO", console.file).getvalue()
+    assert f"fusewire log demo --runs {os.path.relpath(tmp_path / 'runs')}" in text
+    assert "postmortems/attempt-002.md" in text
+    assert "LOCKED: divergence 3 of one incident" in text
 
 
 def test_an_exit_after_a_trip_is_the_same_failure() -> None:

@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fusewire_webhook.breaker.events import AlertReported, Command
-from fusewire_webhook.cli.check import alertmanager_problems
+from fusewire_webhook.cli.check import alertmanager_problems, prometheus_problems
+from fusewire_webhook.settings.config import Config
 from fusewire_webhook.watch.deadman import DeadMansSwitch, WatchStatus
 from fusewire_webhook.watch.evidence import PrometheusEvidence
 from fusewire_webhook.watch.reconcile import Reconciler
@@ -208,8 +209,11 @@ async def test_a_failed_reload_of_either_server_is_told_until_one_succeeds(start
     await reload("alertmanager", "route: {receiver: nobody}")
     await lab.until(remarked("prometheus", "alertmanager"))
     assert (switch.reasons(), (await lab.prometheus.runtime()).last_config_time) == ((), before)
-    (told, *_) = await alertmanager_problems(lab.stack.alertmanager_url, lab.session, None)
-    assert told.startswith("the last reload of its configuration failed")
+    checks = (
+        await prometheus_problems(lab.stack.prometheus_url, lab.session, INTERVAL, Config()),
+        await alertmanager_problems(lab.stack.alertmanager_url, lab.session, None),
+    )
+    assert all(found[0].startswith("the last reload of its configuration failed") for found in checks)
     for part, text in sound.items():
         await reload(part, text)
     await lab.until(remarked())

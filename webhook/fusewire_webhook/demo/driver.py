@@ -56,12 +56,11 @@ async def demonstrate(
     if left:
         console.print(f"FAILED: processes of the run are left: {left}", highlight=False, markup=False)
         return FAILED
-    return _conclude(guarded, scenario, answer, console, time.monotonic() - started)
+    return conclude(guarded, scenario, answer, console, time.monotonic() - started)
 
 
-def _conclude(
-    guarded: GuardedRun, scenario: Scenario, answer: bool | None, console: Console, seconds: float
-) -> int:
+def conclude(guarded: GuardedRun, scenario: Scenario, answer: bool | None, console: Console, seconds: float) -> int:
+    """Say how it ended and where to look; the exit code, 0 where all that was promised has happened."""
     state = guarded.state
     runs = shlex.quote(os.path.relpath(guarded.run_dir.parent))
     console.print(f"Look into it: fusewire log {guarded.run} --runs {runs}", highlight=False, markup=False)
