@@ -109,6 +109,23 @@ async def test_with_the_mode_observe_a_rollback_that_an_alert_began_is_not_done(
         assert [info.name for info in guard.store.list() if info.state != "quarantined"] == [stable, newest]
 
 
+async def test_a_reset_in_observe_mode_condemns_nothing(tmp_path: Path) -> None:
+    """A run that a divergence has locked while the mode was act goes on from its newest snapshot."""
+    locking = quick(retry={"divergences_per_incident": 1})
+    async with guarding(tmp_path, locking) as guard:
+        await guard.running(0)
+        await guard.promote(100, 0)
+        newest = write_snapshot(guard.run_dir, 200, 0)
+        guard.evidence.unclean[newest] = ("KLSpike was firing",)
+        await guard.engine.submit(RUN, trip(0, step=150))
+        assert (await guard.engine.wait_finished(RUN)).state == "locked"
+        actuator = guard.actuator
+    async with guarding(tmp_path, quick(mode="observe"), actuator=actuator) as guard:
+        await guard.engine.command(RUN, Command(verb="reset", who="ann", why="a false alarm"))
+        assert (await guard.running(1)).resumed_from == newest
+        assert not any(info.state == "quarantined" for info in guard.store.list())
+
+
 async def test_a_rollback_that_a_person_asked_for_is_done_in_observe_mode_too(tmp_path: Path) -> None:
     """The mode is about alerts."""
     async with guarding(tmp_path, quick(mode="observe")) as guard:

@@ -53,6 +53,13 @@ def test_a_trip_alert_that_stops_nothing_says_why(view: dict[str, Any], alert: d
     assert line.endswith(f"(attempt {event.attempt}){words}")
 
 
+def test_a_run_whose_end_is_not_journaled_says_so() -> None:
+    """It is neither completed nor stopped in good order: the same command has something left to end."""
+    out = io.StringIO()
+    Progress(console=Console(file=out, width=200)).result(VIEW, runs_dir="runs")
+    assert "toy: CLOSED, its end is not journaled; the same command ends what is left of it" in out.getvalue()
+
+
 def test_a_locked_run_names_the_stable_steps_that_it_can_start_from() -> None:
     """And the command that chooses one; where there is none it is not spoken of."""
     out = io.StringIO()

@@ -312,7 +312,7 @@ def only_observe(state: RunState) -> RunState:
     return begin(state, restart, phase=state.phase, decision=f"{words}; resuming from its newest snapshot")
 
 
-def next_start(state: RunState) -> str:
+def next_start(state: RunState) -> str:  # noqa: PLR0911 - one return per kind of start
     """What the next start of the webhook does with a run that was shut down, in words; empty: nothing."""
     pending = state.suspended
     if pending is None:
@@ -324,6 +324,8 @@ def next_start(state: RunState) -> str:
     if "resume" not in pending.stages:
         return f"goes on from {state.active or 'scratch'}"
     newest, clean = "goes on from its newest verified snapshot", "that no alert speaks against"
+    if not (state.promoted or state.unpromoted):
+        return f"{newest} (none is known yet: from scratch)"
     if state.policy.mode == "observe":
         return f"{newest}; with `mode: act` it would be the newest one {clean}" if state.noted else newest
     written = [(one.attempt, one.step) for one in state.unpromoted if not one.rejected]

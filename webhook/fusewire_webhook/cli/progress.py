@@ -109,6 +109,8 @@ class Progress:
                 )
         elif view.shut_down:
             line.append(f", stopped at step {view.step}; the same command {view.next_start or 'goes on'}")
+        elif not view.finished:
+            line.append(", its end is not journaled; the same command ends what is left of it and goes on")
         else:
             line.append(f", attempt {view.attempt}, {counted(sum(view.trips.values()), 'trip')}")
             if NEVER_JUDGED in view.decision:
