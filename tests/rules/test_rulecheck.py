@@ -297,6 +297,25 @@ def test_without_promtool_everything_else_is_still_checked(tmp_path: Path) -> No
     assert [problem.severity for problem in problems] == ["warning", "error"]
 
 
+@pytest.mark.parametrize("promtool", ["promtool", "no-such-tool"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]", b"a: &a [*a", b"\xff\xfe", b"groups: rules", b"groups: [1]", b"groups: [{name: g, rules: all}]",
+        b"groups: [{name: g, rules: [1]}]", b"groups: [{name: g, interval: soon, rules: []}]",
+        b"groups: [{name: g, rules: [{alert: A, expr: up, labels: [trip]}]}]",
+        b"groups: [{name: g, rules: [{alert: A, expr: up, annotations: none}]}]",
+    ],
+)  # fmt: skip
+def test_a_file_of_another_shape_is_a_problem_of_that_file(tmp_path: Path, content: bytes, promtool: str) -> None:
+    """One sentence, with promtool and without: half an edit is no traceback."""
+    path = tmp_path / "x.rules.yaml"
+    path.write_bytes(content)
+    problems = [one for one in check_rules([path], promtool=promtool) if one.severity == "error"]
+    assert [problem.file for problem in problems] == [path]
+    assert "\n" not in str(problems[0])
+
+
 def test_a_missing_file_is_a_problem_of_that_file(tmp_path: Path) -> None:
     """A path that does not exist is named."""
     problems = check_rules([tmp_path / "none.yaml"])

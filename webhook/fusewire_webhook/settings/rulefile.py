@@ -122,19 +122,32 @@ def read(path: Path) -> Iterator[Rule]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Unreadable(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise Unreadable("no rule file: it holds no groups")
-    for group in document.get("groups") or ():
+    for group in _mappings(document, "groups"):
         stated = group.get("interval")
-        interval = promql.parse_duration(str(stated)) if stated else DEFAULT_INTERVAL
-        for body in group.get("rules") or ():
+        try:
+            interval = promql.parse_duration(str(stated)) if stated else DEFAULT_INTERVAL
+        except ValueError as error:
+            raise Unreadable(str(error), str(group.get("name"))) from error
+        for body in _mappings(group, "rules"):
+            name = str(body.get("alert") or body.get("record"))
+            if not all(isinstance(body.get(key) or {}, dict) for key in ("labels", "annotations")):
+                raise Unreadable("labels and annotations hold names and values", name)
             try:
                 yield rule_of(body, file=path, interval=interval)
             except ValueError as error:
-                name = str(body.get("alert") or body.get("record"))
                 raise Unreadable(" ".join(str(error).split()), name) from error
+
+
+def _mappings(parent: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    """The entries of a list in a file."""
+    found = parent.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Unreadable(f"{key} is no list of keys and values")
+    return found
 
 
 def rule_of(body: Mapping[str, Any], *, file: Path, interval: timedelta) -> Rule:
