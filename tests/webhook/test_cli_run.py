@@ -332,6 +332,8 @@ async def test_the_hints_of_a_locked_run_are_commands_that_work(site: Site) -> N
     site.configure(["false"])
     code, out, _ = await site.call("run", "--runs", "my runs")
     assert code == 3
+    (report,) = (line for line in out.splitlines() if "can it wait" in line)
+    assert "It can wait" in (site.folder / report.partition(": ")[2]).read_text()
     for verb, hint in (("log", "what happened: "), ("reset", "to start it again: ")):
         (line,) = (line for line in out.splitlines() if hint in line)
         program, *arguments = shlex.split(

@@ -53,6 +53,26 @@ def test_a_trip_alert_that_stops_nothing_says_why(view: dict[str, Any], alert: d
     assert line.endswith(f"(attempt {event.attempt}){words}")
 
 
+def test_what_an_alert_reports_again_is_shown_once_unless_something_is_decided() -> None:
+    """A dead attempt's alert is repeated for ten minutes; one that a pause has held acts when it comes again."""
+    out = io.StringIO()
+    progress = Progress(console=Console(file=out, width=200))
+    older, other, present = (
+        AlertReported(alertname=name, status="firing", action="trip", attempt=attempt)
+        for name, attempt in (("KLSpike", 0), ("EntropyCollapse", 0), ("KLSpike", 1))
+    )
+    progress.show(VIEW, STARTED)
+    for event in (older, other, older, other, present):
+        progress.show(VIEW, event)
+    assert [line.split("trip alert ")[1] for line in out.getvalue().splitlines()[1:]] == [
+        "KLSpike firing (attempt 0) (older attempt: recorded only)",
+        "EntropyCollapse firing (attempt 0) (older attempt: recorded only)",
+        "KLSpike firing (attempt 1)",
+    ]
+    progress.show(replace(VIEW, decision="divergence: KLSpike on attempt 1"), present)
+    assert out.getvalue().count("KLSpike firing (attempt 1)") == 2
+
+
 def test_a_run_whose_end_is_not_journaled_says_so() -> None:
     """It is neither completed nor stopped in good order: the same command has something left to end."""
     out = io.StringIO()
@@ -66,6 +86,7 @@ def test_a_locked_run_names_the_stable_steps_that_it_can_start_from() -> None:
     progress = Progress(console=Console(file=out, width=200))
     locked = replace(VIEW, state="locked", reason="budget used")
     progress.result(locked, runs_dir="my runs")
+    assert "what did it cost: my runs/toy/postmortems/attempt-001.html\n" in out.getvalue()
     assert "--to" not in out.getvalue()
     progress.result(replace(locked, promoted=(A, B)), runs_dir="my runs")
     command = "fusewire reset toy --runs 'my runs' --to STEP --why '…'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shlex
 import sys
 import time
@@ -18,12 +19,13 @@ from rich.text import Text
 from fusewire_webhook.breaker.events import AlertReported, AttemptStarted, Event, ProcessExited, WouldHaveActed
 from fusewire_webhook.breaker.transition import NEVER_JUDGED, fold
 from fusewire_webhook.breaker.view import RunView, view_of
-from fusewire_webhook.breaker.words import QUIET, describe, plain, verdict
+from fusewire_webhook.breaker.words import OLDER, QUIET, Repeats, describe, plain, verdict
 from fusewire_webhook.cli.common import counted
 from fusewire_webhook.cli.outlet import Outlet
 from fusewire_webhook.cli.status import COLOURS, table
 from fusewire_webhook.engine.output import last_line
 from fusewire_webhook.engine.sight import not_watched
+from fusewire_webhook.postmortem import postmortem_path
 
 if TYPE_CHECKING:
     from fusewire_webhook.service import Service
@@ -53,6 +55,8 @@ class Progress:
         self._decisions: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
         """Number of each run's newest attempt as of the event that is shown; the view may be further."""
+        self._repeats: dict[str, Repeats] = {}
+        self._events = itertools.count()
         for warning in warnings:
             print(f"fusewire: warning: {warning}", file=sys.stderr)
 
@@ -101,7 +105,9 @@ class Progress:
         where = f"{view.run} --runs {shlex.quote(runs_dir)}"
         line = Text(f"{view.run}: ").append(view.state.upper(), style=COLOURS.get(view.state, ""))
         if view.state == "locked":
-            line.append(f": {view.reason}\n  what happened: fusewire log {where}\n")
+            report = postmortem_path(Path(runs_dir) / view.run, max(view.attempt, 0))
+            line.append(f": {view.reason}\n  can it wait, what did it cost: {report}\n")
+            line.append(f"  what happened: fusewire log {where}\n")
             line.append(f"  to start it again: fusewire reset {where} --why '…', then the command again, corrected")
             if steps := ", ".join(str(one["step"]) for one in view.promoted):
                 line.append(
@@ -119,10 +125,14 @@ class Progress:
         self._console.print(line)
 
     def show(self, view: RunView, event: Event) -> None:
-        """A line about an event, unless it is bookkeeping."""
+        """A line about an event, unless it is bookkeeping or an alert that reports again what led to nothing."""
         if isinstance(event, AttemptStarted):
             self._attempts[view.run] = event.attempt
-        told = isinstance(event, WouldHaveActed) and self._decisions.get(view.run) == event.words
+        number = next(self._events)
+        first, _ = self._repeats.setdefault(view.run, Repeats()).of(number, event)
+        decided = view.decision and self._decisions.get(view.run) != view.decision
+        told = first != number and not decided
+        told |= isinstance(event, WouldHaveActed) and self._decisions.get(view.run) == event.words
         if not told and not isinstance(event, QUIET):
             self.say(f"{view.run}: {describe(event)}{self._unanswered(view, event)}")
 
@@ -138,7 +148,7 @@ class Progress:
             return ""
         newest = self._attempts.get(view.run, view.attempt)
         if event.attempt is not None and event.attempt < newest:
-            return " (older attempt: recorded only)"
+            return OLDER
         if view.paused and view.live and not view.tripped and event.attempt == newest:
             return " (held: the run is paused)"
         return ""

@@ -135,7 +135,7 @@ def _done(story: Story) -> str:
     if story.purge is not None:
         done.append(f"the purge command ended with code {story.purge.exit_code}")
     if story.outcome == "locked":
-        done.append(f"the run was LOCKED ({story.lock_reason})")
+        done.append(f"the run was LOCKED ({story.lock_reason.removesuffix(f': {story.cause}')})")
     if story.next is not None:
         origin, again = story.next.resume_from or "scratch", ", after a reset," if story.outcome == "locked" else ""
         scale = f"learning-rate scale {story.next.lr_scale:g}"
