@@ -506,7 +506,7 @@ async def test_work_of_a_round_is_bounded(make: Make) -> None:
         while len(world.engine.promotions) < len(names):
             world.prometheus.asked.clear()
             await world.promoter.round()
-            assert len(world.prometheus.asked) <= 2 + 4 * 12
+            assert len(world.prometheus.asked) <= 3 + 4 * 12
             world.advance(1.0)
             await asyncio.sleep(0.005)  # the files are read in threads
     assert {promotion[0] for promotion in world.engine.promotions} == set(names)
