@@ -727,7 +727,8 @@ async def test_a_run_that_no_rule_sees_does_not_look_watched(
         served.engine.looked(RUN, 0, 3.0, scrape_interval=1.0)
         await page.shows("training, watched", within=".states")
         await page.open(f"{served.url}/#/")
-        await page.until("!document.querySelector('table.fleet').innerText.includes('not watched')")
+        await page.shows(RUN, within="table.fleet")
+        assert "not watched" not in await page.text("table.fleet")
 
 
 async def test_the_watch_is_told_to_an_open_page(tmp_path: Path, open_page: OpenPage) -> None:
