@@ -78,7 +78,7 @@ def _slow_watchdog(config: dict[str, Any]) -> None:
     [
         (_drop_route, "do not reach"),
         (_group, "group_by"),
-        (_inherit, "group_wait: 10s"),
+        (_inherit, "group_wait: 30s"),
         (_never_repeat, "repeat_interval: 4h"),
         (_truncate, "max_alerts"),
         (_mute, "mute_time_intervals"),
