@@ -58,6 +58,20 @@ async def test_an_alert_goes_all_the_way(tmp_path: Path) -> None:
     assert "secret" not in (tmp_path / "stack/prometheus.yml").read_text()
 
 
+async def test_secrets_of_the_people_file_stay_unreadable_to_others(tmp_path: Path) -> None:
+    """A password in the people's file is in no file that other users of the host can read."""
+    hook = {
+        "url": "http://127.0.0.1:1/page",
+        "http_config": {"basic_auth": {"username": "u", "password": "hunter2"}},
+    }
+    async with start_stack(**settings(tmp_path, 1, people={"webhook_configs": [hook]})):
+        kept = [
+            path for path in (tmp_path / "stack").rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
+        ]
+        assert [path.name for path in kept] == ["alertmanager.yml"]
+        assert [path for path in kept if path.stat().st_mode & 0o077] == []
+
+
 async def test_a_dead_server_is_started_again(tmp_path: Path) -> None:
     """The unexpected end of a server is reported, and it answers again at the same URL."""
     deaths: asyncio.Queue[ChildDeath] = asyncio.Queue()

@@ -283,4 +283,4 @@ def _absolute(path: str | Path | None) -> str | None:
 
 async def _write(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
     text = yaml.safe_dump(content, sort_keys=False)
-    await asyncio.to_thread(write_atomically, path, text.encode(), durable=False)
+    await asyncio.to_thread(write_atomically, path, text.encode(), durable=False, mode=0o600)  # may hold secrets
