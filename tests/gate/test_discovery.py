@@ -17,8 +17,8 @@ class World:
     seconds: float = 1000.0
     targets: bool = True
 
-    def watch(self) -> DiscoveryWatch:
-        return DiscoveryWatch(expected=lambda: self.targets, clock=lambda: self.seconds)
+    def watch(self, *, token: bool = True) -> DiscoveryWatch:
+        return DiscoveryWatch(expected=lambda: self.targets, token=token, clock=lambda: self.seconds)
 
 
 def test_nobody_asks() -> None:
@@ -74,3 +74,43 @@ def test_a_stranger_beside_a_prometheus_that_is_answered() -> None:
         watch.asked("forbidden", "10.0.0.8")
         world.seconds += 1
         assert watch.problem() == ""
+
+
+@pytest.mark.parametrize("begun", [0, 10])
+def test_a_stranger_beside_a_prometheus_that_asks_once_a_minute(begun: int) -> None:
+    """One refusal is no fault while Prometheus gets its answers, also when a run begins between two of them."""
+    world = World(targets=begun == 0)
+    watch = world.watch()
+    for second in range(300):
+        if second % 60 == 0:
+            watch.asked("answered")
+        if second == begun + 2:
+            watch.asked("unauthorized", "10.0.0.8")
+        world.targets = second >= begun
+        assert watch.problem() == ""
+        world.seconds += 1
+
+
+def test_a_token_that_was_changed() -> None:
+    """Refusals after answers are a fault once Prometheus' default interval has passed without an answer."""
+    world = World()
+    watch = world.watch()
+    assert watch.problem() == ""
+    watch.asked("answered")
+    for _ in range(int(SILENT_SECONDS) + 1):
+        assert watch.problem() == ""
+        watch.asked("forbidden", "10.0.0.7")
+        world.seconds += 1
+    assert "Prometheus is refused at /sd" in watch.problem()
+
+
+@pytest.mark.parametrize(("token", "remedy"), [(True, "auth.alert_token_file"), (False, "http://127.0.0.1:")])
+def test_the_remedy_of_a_refusal_exists(token: bool, remedy: str) -> None:
+    """Without a token a foreign name is what is refused, and there is no token file to look into."""
+    world = World()
+    watch = world.watch(token=token)
+    watch.problem()
+    world.seconds += REFUSED_SECONDS + 1
+    watch.asked("forbidden", "10.0.0.7")
+    assert remedy in watch.problem()
+    assert ("is not the one in" in watch.problem()) is token

@@ -203,7 +203,9 @@ class _Parts:
         self.postmortems = PostmortemWriter(folder, asked, views=self._views, registry=self.metrics.registry)
         self.edits = edits
         self.discovery = DiscoveryWatch(
-            expected=lambda: bool(self.engine.targets()), on_request=self.metrics.discovery
+            expected=lambda: bool(self.engine.targets()),
+            token=config.auth.alert_token_file is not None,
+            on_request=self.metrics.discovery,
         )
         self.deadman = DeadMansSwitch(
             prometheus=prometheus,

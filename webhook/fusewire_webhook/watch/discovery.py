@@ -14,13 +14,17 @@ Outcome = Literal["answered", "unauthorized", "forbidden"]
 SILENT_SECONDS = 90.0
 """Past Prometheus' default ``refresh_interval`` of a minute."""
 REFUSED_SECONDS = 15.0
-"""Where only refusals came for so long, nobody else asks."""
+"""Where only refusals came for so long, and no answer was given for :data:`SILENT_SECONDS`, nobody else asks."""
 
 _REMEDY = {
     "unauthorized": "it sends no token: its http_sd_configs need authorization: {type: Bearer, credentials_file: "
     "…}, the file of auth.alert_token_file (without type, Prometheus 2.42 sends none)",
     "forbidden": "its token is not the one in auth.alert_token_file",
 }
+_REMEDY_WITHOUT_TOKEN = (
+    "without auth.alert_token_file only requests to a loopback address are answered: its http_sd_configs need "
+    "url: http://127.0.0.1:PORT/sd"
+)
 
 
 class DiscoveryWatch:
@@ -28,6 +32,7 @@ class DiscoveryWatch:
 
     Args:
         expected: is there anything to scrape, so that the question is to be expected?
+        token: whether ``/sd`` asks for one.
         on_request: told of each one.
         clock: monotonic seconds.
     """
@@ -36,10 +41,12 @@ class DiscoveryWatch:
         self,
         *,
         expected: Callable[[], bool],
+        token: bool,
         on_request: Callable[[Outcome], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._expected = expected
+        self._token = token
         self._on_request = on_request
         self._clock = clock
         self._expected_since: float | None = None
@@ -58,7 +65,9 @@ class DiscoveryWatch:
             return
         if self._refused is None:
             log.warning(
-                "/sd is refused to %s, and what is not told cannot be scraped: %s", sender, _REMEDY[outcome]
+                "/sd is refused to %s, and what is not told cannot be scraped: %s",
+                sender,
+                self._remedy(outcome),
             )
         self._refused = outcome
 
@@ -71,11 +80,16 @@ class DiscoveryWatch:
         if self._expected_since is None:
             self._expected_since = now
         quiet = now - max(self._answered, self._expected_since)
-        if self._refused is not None and quiet > REFUSED_SECONDS:
-            return f"Prometheus is refused at /sd, so nothing tells it what to scrape: {_REMEDY[self._refused]}"
+        unanswered = now - self._answered > SILENT_SECONDS
+        if self._refused is not None and unanswered and quiet > REFUSED_SECONDS:
+            remedy = self._remedy(self._refused)
+            return f"Prometheus is refused at /sd, so nothing tells it what to scrape: {remedy}"
         if quiet > SILENT_SECONDS:
             return (
                 f"nobody has asked /sd for {quiet:.0f} s, so no new attempt is scraped: does your Prometheus have "
                 "the job fusewire of docs/configuration.md, and reach this address?"
             )
         return ""
+
+    def _remedy(self, refused: Outcome) -> str:
+        return _REMEDY[refused] if self._token else _REMEDY_WITHOUT_TOKEN
