@@ -377,6 +377,17 @@ def test_an_override_by_which_a_run_would_trip_always_or_never(tmp_path: Path, e
         assert check_rules([thresholds, overrides(tmp_path, f"{KL}, run: a", expression=right)]) == []
 
 
+def test_an_override_of_a_threshold_below_zero(tmp_path: Path) -> None:
+    """What is compared with it may be negative, so every number is right; NaN is none."""
+    thresholds = tmp_path / "thresholds.rules.yaml"
+    default = (RULES / "thresholds.rules.yaml").read_text()
+    thresholds.write_text(default.replace("fusewire:attempt * 5\n", "fusewire:attempt * -5\n"))
+    for right in ("vector(-20)", "vector(0)", "vector(3)"):
+        assert check_rules([thresholds, overrides(tmp_path, f"{KL}, run: a", expression=right)]) == []
+    (problem,) = check_rules([thresholds, overrides(tmp_path, f"{KL}, run: a", expression="vector(NaN)")])
+    assert str(problem).endswith("approx_kl cannot be nan: nothing exceeds it; write a number (the default is -5)")
+
+
 def test_an_override_that_is_no_number(tmp_path: Path) -> None:
     """A word where a number belongs is taken for a series: the remedy names the number first."""
     given = [*RULES.glob("*.rules.yaml"), overrides(tmp_path, f"{KL}, run: a", expression="lots")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -305,11 +306,13 @@ def _overrides(rules: Sequence[Rule], configured: Mapping[str, Collection[str] |
                 "add the label run or algorithm",
             )
         number, default = _number(rule.expression), defaults.get(threshold)
-        if number is not None and default is not None and not number >= 0 <= default:
+        if number is not None and default is not None and (math.isnan(number) or number < 0 <= default):
+            why = "nothing exceeds it" if math.isnan(number) else "it is compared with what is never negative"
+            least = " from 0 on" if default >= 0 else ""
             yield problem(
                 rule,
-                f"{threshold} cannot be {number:g}: it is compared with what is never negative",
-                f"write a number from 0 on (the default is {default:g})",
+                f"{threshold} cannot be {number:g}: {why}",
+                f"write a number{least} (the default is {default:g})",
             )
         whose = ("run", run) if run else ("algorithm", algorithm)
         known_here = configured[whose[0]]
