@@ -288,10 +288,11 @@ async def test_replay_proves_the_state(config: Config, capsys: pytest.CaptureFix
         await service.engine.command("cartpole", Command(verb="pause", who="ada", why="looking"))
         assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
         assert "that is what the serving webhook says" in capsys.readouterr().out
-        service.engine.saw(
-            "cartpole", StepsWatched(attempt=service.engine.view("cartpole").attempt, step=70, watched=70)
-        )
-        assert service.engine.view("cartpole").step == 70
+        attempt = service.engine.view("cartpole").attempt
+        service.engine.saw("cartpole", StepsWatched(attempt=attempt, step=70, watched=70))
+        service.engine.looked("cartpole", attempt, 7.0, scrape_interval=1.0)
+        view = service.engine.view("cartpole")
+        assert (view.step, view.watch is not None) == (70, True)
         assert await call("replay", "cartpole", "--runs", config.runs_dir) == 0
         assert "that is what the serving webhook says" in capsys.readouterr().out
         folded = service.engine._runs["cartpole"].folded

@@ -107,6 +107,10 @@ class RunView:
         return dict(vars(self))
 
 
+NOT_JOURNALED = frozenset({"algorithm", "step", "watch"})
+"""Fields of a view that a folded journal does not give: the configuration's, and what only the memory holds."""
+
+
 def held_back(view: RunView, *, attempt: int, step: int) -> str:
     """Why the run, as it stands, promotes nothing of this attempt and step; empty: its state does not hold it."""
     if view.shut_down:

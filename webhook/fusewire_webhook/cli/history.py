@@ -131,6 +131,8 @@ def differences(view: RunView, present: dict[str, Any]) -> list[tuple[str, Any, 
 
     Of the step it is ``journaled_step`` that the journal gives.
     """
+    from fusewire_webhook.breaker.view import NOT_JOURNALED  # noqa: PLC0415
+
     folded = json.loads(json.dumps(view.to_json()))
-    names = [field.name for field in fields(view) if field.name not in ("algorithm", "seq", "step")]
+    names = [field.name for field in fields(view) if field.name not in {"seq", *NOT_JOURNALED}]
     return [(name, folded[name], present.get(name)) for name in names if folded[name] != present.get(name)]
