@@ -254,8 +254,8 @@ async def test_a_persistent_fault_climbs_the_ladder_and_ends_locked(tmp_path: Pa
     A webhook that starts later tells of it in its metrics and starts nothing.
     """
     scenario = SCENARIOS["lr-spike-forever"]
-    # a busy machine may leave a snapshot out: of three, two are stable by then
-    pace = dataclasses.replace(FAST, strikes=f"promoted:{3 * FAST.snapshot_every}")
+    # a busy machine may leave the first snapshots out: of six, two are stable by then
+    pace = dataclasses.replace(FAST, strikes=f"promoted:{6 * FAST.snapshot_every}")
     async with GuardedRun(tmp_path, config(scenario, pace)) as guarded:
         found = await watch(guarded, scenario)
         assert guarded.exit_code == 3

@@ -147,11 +147,21 @@ class Observer:
             await self._find_first(self._violations, failure.attempt, f"({expr})")
 
     async def _find_first(self, into: dict[int, float], attempt: int, expr: str) -> None:
-        """The first moment at which ``expr`` was true of the attempt, if it was."""
-        window = f"[{LOOKBACK_SECONDS}s:{round(RESOLUTION_SECONDS * 1000)}ms]"
-        for sample in await self._guarded.query(f"min_over_time(timestamp({expr}){window})"):
-            if sample.labels.get("attempt") == str(attempt):
-                into[attempt] = min(sample.value, into.get(attempt, sample.value))
+        """The first moment at which ``expr`` was true of the attempt, if it was, to the millisecond.
+
+        Looked for coarsely, then within the step before what was found: an alert may follow in less than one.
+        """
+        step = f"{round(RESOLUTION_SECONDS * 1000)}ms"
+        coarse = await self._first(attempt, expr, f"[{LOOKBACK_SECONDS}s:{step}]")
+        if coarse is None:
+            return
+        fine = await self._first(attempt, expr, f"[{step}:1ms] @ {coarse:.3f}")
+        into[attempt] = min(coarse if fine is None else fine, into.get(attempt, coarse))
+
+    async def _first(self, attempt: int, expr: str, window: str) -> float | None:
+        found = await self._guarded.query(f"min_over_time(timestamp({expr}){window})")
+        moments = [sample.value for sample in found if sample.labels.get("attempt") == str(attempt)]
+        return min(moments, default=None)
 
     async def _find_last_step(self, attempt: int) -> None:
         labels = matchers(run=self._guarded.run, attempt=attempt)

@@ -194,12 +194,12 @@ class _Asking:
         return next(attempt for attempt in self._story.attempts if attempt.number == number)
 
     async def longest_whole(self) -> Traces:
-        """Every signal of that attempt, from its start to its end."""
+        """Every signal of that attempt, from its start to a little past its end, for the last scrape's sake."""
         attempt = self.longest
         if attempt is None or attempt.ended_at is None:
             return {}
         where = matchers(run=self._story.run, attempt=attempt.number)[1:-1]
-        start, end = attempt.started_at + self._skew, attempt.ended_at + self._skew
+        start, end = attempt.started_at + self._skew, attempt.ended_at + self._skew + 2 * self._interval
         return (await self._range(f"{{{_SIGNALS},{where}}}", start, end, WHOLE_POINTS)).get(attempt.number, {})
 
     async def gpus(self) -> int | None:
