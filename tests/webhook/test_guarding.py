@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.actuators.fake import FakeActuator
-from fusewire_webhook.breaker.events import Event
+from fusewire_webhook.breaker.events import Command, Event
 from fusewire_webhook.breaker.state import RunState
 from fusewire_webhook.breaker.view import view_of
 from fusewire_webhook.cli import FAILED, LOCKED, OK
 from fusewire_webhook.cli.guarding import Interrupts, all_finished, allow_files, exit_code, stop, unless
 from fusewire_webhook.engine.journal import Journal
 from fusewire_webhook.errors import JournalError
+from fusewire_webhook.service import Service
+from fusewire_webhook.settings.config import AlertmanagerConfig
+from fusewire_webhook.watch.prometheus import ManagedAlert
 
-from .site import configured, served
+from .site import configured, served, until
 
 
 async def test_a_full_disk_does_not_save_the_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +118,69 @@ async def test_a_completed_run_waits_for_the_verdict_on_its_last_snapshot(
         await all_finished(replace(service, promoter=promoter), config, said.append)  # type: ignore[arg-type]
     assert promoter.looks == 3
     assert len(said) == len(candidates)
+
+
+async def lock(service: Service, actuator: FakeActuator, run: str) -> None:
+    """Its newest attempt fails: the first failure locks."""
+    before = service.engine.view(run).lockouts
+    actuator.exit(run, actuator.alive(run)[-1], 1)
+    await until(lambda: service.engine.view(run).lockouts > before)
+
+
+async def reset(service: Service, actuator: FakeActuator, run: str) -> None:
+    """A person has it started again."""
+    await service.engine.command(run, Command(verb="reset", who="me", why="found it"))
+    await until(lambda: bool(actuator.alive(run)))
+
+
+async def test_a_run_that_is_reset_is_guarded_until_it_ends_again(tmp_path: Path) -> None:
+    """The end of the others does not end the guarding of a trainer that a person has started anew."""
+    config, actuator = configured(tmp_path, "a", "b"), FakeActuator()
+    async with served(config, actuator) as service:
+        judged = replace(service, promoter=_Verdict())  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(all_finished(judged, config, [].append))
+        await lock(service, actuator, "a")
+        await reset(service, actuator, "a")
+        actuator.exit("b", 0, 0)
+        await service.engine.wait_finished("b")
+        await asyncio.wait({waiting}, timeout=0.5)
+        assert not waiting.done()
+        actuator.exit("a", actuator.alive("a")[-1], 0)
+        await asyncio.wait_for(waiting, 60)
+        assert [view.state for view in service.engine.views()] == ["completed", "completed"]
+
+
+async def test_a_reset_while_people_are_being_paged_is_guarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that ends meanwhile for a second time is paged for that lock, too, and each wait is told once."""
+    monkeypatch.setattr("fusewire_webhook.service.PAGING_SECONDS", 0.0)
+    config, actuator, said = configured(tmp_path), FakeActuator(), list[str]()
+    paging = replace(config, alertmanager=AlertmanagerConfig(people_file="people.yml"))
+
+    class Paging:
+        """An Alertmanager that has the alert; a person resets the run at its first look."""
+
+        resets = 1
+
+        async def alerts(self) -> list[ManagedAlert]:
+            if self.resets:
+                self.resets -= 1
+                await reset(service, actuator, "cartpole")
+            labels = {"alertname": "BreakerLocked", "run": "cartpole"}
+            return [ManagedAlert(labels=labels, annotations={}, state="active", silenced_by=())]
+
+    async with served(config, actuator) as service:
+        waiting = asyncio.ensure_future(
+            all_finished(replace(service, alertmanager=Paging()), paging, said.append)  # type: ignore[arg-type]
+        )
+        await lock(service, actuator, "cartpole")
+        await until(lambda: bool(actuator.alive("cartpole")))
+        await asyncio.wait({waiting}, timeout=0.5)
+        assert not waiting.done()
+        await lock(service, actuator, "cartpole")
+        await asyncio.wait_for(waiting, 60)
+    assert [line.partition(",")[0] for line in said] == 2 * ["cartpole: LOCKED"]
 
 
 @pytest.mark.parametrize(

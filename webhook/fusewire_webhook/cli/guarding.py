@@ -150,13 +150,33 @@ def _tell_failure(following: asyncio.Future[None]) -> None:
 
 
 async def all_finished(service: Service, config: Config, say: Callable[[str], None]) -> None:
-    """Wait for the end of each run, the verdict on what a completed one left, and the page about a locked one."""
+    """Return once every run is finished at the same moment: until then a person may reset or reopen one.
+
+    Waits for the verdict on what a completed run left, and for the page about a locked one, once for each such end.
+    """
     pages = config.alertmanager.people_file is not None
-    await asyncio.gather(*(_finished(service, run, say, pages=pages) for run in config.runs))
+    seen: set[tuple[Any, ...]] = set()
+
+    async def finished(run: str) -> None:
+        view = await service.engine.wait_finished(run)
+        if _end(view) not in seen:
+            seen.add(_end(view))
+            await _heard(service, view, say, pages=pages)
+
+    while True:
+        await asyncio.gather(*map(finished, config.runs))
+        if all(view.finished and _end(view) in seen for view in service.engine.views()):
+            return
 
 
-async def _finished(service: Service, run: str, say: Callable[[str], None], *, pages: bool) -> None:
-    view = await service.engine.wait_finished(run)
+def _end(view: RunView) -> tuple[Any, ...]:
+    """One end of a run, which may have more than one: a reset or a reopening starts it again."""
+    return view.run, view.state, view.attempt, view.lockouts
+
+
+async def _heard(service: Service, view: RunView, say: Callable[[str], None], *, pages: bool) -> None:
+    """Wait until people are paged about a locked run, or the gate has spoken on what a completed one left."""
+    run = view.run
     if view.state == "locked" and pages:
         say(f"{run}: LOCKED, waiting until people are paged, at most {PAGE_SECONDS:.0f} s (Ctrl-C: do not wait)")
         with contextlib.suppress(TimeoutError):
