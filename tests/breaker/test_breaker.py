@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusewire_webhook.breaker.actions import PromoteSnapshot, StopAttempt, owed
+from fusewire_webhook.breaker.actions import PromoteSnapshot, Purge, StopAttempt, owed
 from fusewire_webhook.breaker.events import (
     AttemptStarted,
     Command,
@@ -1064,6 +1064,39 @@ def test_a_probation_that_is_over_is_noted_once_in_observe_mode() -> None:
         world.submit(StepsWatched(attempt=1, step=step, watched=1000))
         world.settle()
     assert len(notes(world)) == 1
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_a_pause_holds_what_becomes_of_a_rollback_in_observe_mode(shut_down: bool) -> None:
+    """The change of the mode is no person's word that the run goes on."""
+    world = trained(100)
+    world.submit(trip(0))
+    world.submit(world.perform(owed(world.state)[0]))
+    assert world.command("pause")
+    if shut_down:
+        world.command("shutdown")
+        world.settle()
+    world.declare(Policy(mode="observe"))
+    assert owed(world.state) == ()
+    world.command("resume")
+    assert world.settle().attempt == 1
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_a_rollback_that_is_done_is_purged_in_observe_mode_too(shut_down: bool) -> None:
+    """Rows of the policy that was rolled back do not stay behind, and nothing says that it was not."""
+    world = trained(100, 200, purge=True)
+    world.submit(trip(0))
+    while world.state.stage != "purge":
+        world.submit(world.perform(owed(world.state)[0]))
+    if shut_down:
+        world.command("shutdown")
+        world.settle()
+    world.declare(Policy(mode="observe", purge=True))
+    assert owed(world.state) == (Purge(target=world.disk[-1].name),)
+    assert "nothing is rolled back" not in world.state.decision
+    state = world.settle()
+    assert (state.attempt, state.resumed_step, state.lr_scale) == (1, 200, 0.5)
 
 
 def test_observe_restarts_nothing() -> None:

@@ -299,13 +299,14 @@ def go_on(state: RunState) -> RunState:
 def only_observe(state: RunState) -> RunState:
     """The mode has become observe: a rollback that an alert began is not done, the newest snapshot is resumed from.
 
-    A start that is under way stays: nothing more is condemned by it.
+    One that is done stays, with the purge and the start that belong to it; a pause holds the restart as it held the
+    rollback.
     """
     pending = state.suspended if state.suspended is not None else state.procedure
-    if pending is None or pending.cause != "divergence" or pending.person or pending.stages[0] == "start":
+    if pending is None or pending.cause != "divergence" or pending.person or "rollback" not in pending.stages:
         return state
     words = f"{pending.reason}: the mode is observe now, so nothing is rolled back for it"
-    restart = _restart(state, words)
+    restart = replace(_restart(state, words), person=False)
     if state.suspended is not None:
         return state.but(suspended=restart)
     restart = replace(restart, stages=(*_stop_first(state), *restart.stages))
