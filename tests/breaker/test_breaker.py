@@ -1006,6 +1006,35 @@ def test_senseless_commands_are_refused_in_a_sentence(command: Command, words: s
     assert world.state is before
 
 
+@pytest.mark.parametrize("dirty", [True, False])
+def test_a_reset_that_would_pass_over_what_is_being_promoted_is_refused(dirty: bool) -> None:
+    """Whoever promotes and then resets means that snapshot: it is not put into quarantine by an older default."""
+    world = trained(100, divergences_per_incident=1, infrastructure_failures=1)
+    name = world.snapshot(promoted=False)
+    assert (world.alert() if dirty else world.exit(1)).phase == "locked"
+    assert world.command("promote", snapshot=name)
+    assert f"{name} is being promoted" in (refusal(world.state, Command(verb="reset", who="ann", why="")) or "")
+    assert not world.command("reset")
+    world.settle()
+    assert world.command("reset")
+    assert world.settle().resumed_from == name
+    assert [snapshot.name for snapshot in world.disk][-1] == name
+
+
+@pytest.mark.parametrize("promotion_first", [True, False])
+def test_a_reset_to_what_is_being_promoted_starts_from_it(promotion_first: bool) -> None:
+    """Whichever is done first, it ends up stable and is what the run goes on from."""
+    world = trained(100, divergences_per_incident=1)
+    name = world.snapshot(promoted=False)
+    world.alert()
+    assert world.command("promote", snapshot=name)
+    assert world.command("reset", snapshot=name)
+    while not promotion_first and len(due := owed(world.state)) > 1:
+        world.submit(world.perform(due[1]))
+    state = world.settle()
+    assert (state.phase, state.resumed_from, state.promoted[-1].name) == ("half_open", name, name)
+
+
 # Observe -----------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
             able = state.phase == "completed"
             return None if able else f"it is {state.phase}: only a completed run can be reopened"
         case "reset":
-            return None if state.phase == "locked" else f"it is {state.phase}: only a locked run can be reset"
+            return _no_reset(state, command)
         case "promote":
             if command.snapshot is None:
                 return "promote needs the name of a snapshot"
@@ -119,6 +119,16 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
         return f"nothing is running that could be tripped now ({state.decision})"
     if command.verb == "rollback" and command.snapshot is None and not command.scratch:
         return "rollback needs a snapshot, or scratch"
+    return None
+
+
+def _no_reset(state: RunState, command: Command) -> str | None:
+    """What it goes on from is chosen with the reset: not while a person's word on that is still carried out."""
+    if state.phase != "locked":
+        return f"it is {state.phase}: only a locked run can be reset"
+    if state.promotions and command.snapshot is None and not command.scratch:
+        names = ", ".join(promotion.name for promotion in state.promotions)
+        return f"{names} is being promoted: name it with --to, or say this again once that is done"
     return None
 
 
