@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusewire_webhook.engine.sight import Sight, not_watched, standing
+from fusewire_webhook.engine.sight import FIRST_SCRAPE_SECONDS, START_SECONDS, Sight, not_watched, standing
 
 LOOK_SECONDS = 2
 
@@ -54,6 +54,53 @@ def test_looks_without_an_answer_are_none() -> None:
     """While Prometheus does not answer nobody looks, and nothing is held against the run."""
     told = seen(scraped=(0, 101), now=100).told(1, 0.0)
     assert not_watched(told, now=100 + 3600.0) == ""
+
+
+def looks(*times: float, updates: float | None = None, sight: Sight | None = None) -> Sight:
+    sight = sight or Sight()
+    for at in times:
+        sight.look(1, updates, at, scrape_interval=1.0)
+    return sight
+
+
+@pytest.mark.parametrize("attached", [None, 50.0])
+def test_an_outage_of_prometheus_is_no_time_without_a_scrape(attached: float | None) -> None:
+    """Patience counts the time in which looks were answered: before the outage, and again after it."""
+    sight = looks(*range(60, 80, 2), updates=1.0)
+    looks(402, 412, sight=sight)
+    told = sight.told(1, attached)
+    assert told is not None
+    assert (told["state"], not_watched(told, 412.0)) == ("watched", "")
+    told = looks(420, sight=sight).told(1, attached)
+    assert not_watched(told, 420.0).startswith("not scraped for 18 s")
+
+
+@pytest.mark.parametrize(
+    ("attached", "patience"),
+    [
+        (None, START_SECONDS),
+        (50.0, FIRST_SCRAPE_SECONDS),
+        (380.0, FIRST_SCRAPE_SECONDS),
+    ],
+)
+def test_an_outage_before_the_first_scrape(attached: float | None, patience: float) -> None:
+    """Neither attaching nor the first scrape is overdue by the time of an outage."""
+    used = 0.0 if attached == 380.0 else 10.0
+    sight = looks(*range(50, 62, 2))
+    looks(*(400 + after for after in range(0, int(patience - used) + 1, 2)), sight=sight)
+    told = sight.told(1, attached)
+    assert told is not None
+    assert told["state"] == "starting"
+    told = looks(400 + patience - used + 2, sight=sight).told(1, attached)
+    assert told is not None
+    assert told["state"] == ("unattached" if attached is None else "unscraped")
+
+
+def test_looks_that_are_far_apart_are_no_outages() -> None:
+    """Where rules are evaluated every 30 s, so long lies between any two looks."""
+    sight = looks(*range(0, 600, 60), updates=1.0)
+    told = looks(*range(600, 720, 60), sight=sight).told(1, 0.0)
+    assert not_watched(told, 660.0).startswith("not scraped for 120 s")
 
 
 @pytest.mark.parametrize("scrape_interval", [1.0, 60.0])

@@ -16,7 +16,8 @@ START_SECONDS = 60.0
 FIRST_SCRAPE_SECONDS = 30.0
 """From having attached to the first scrape, or three scrape intervals where they are longer."""
 UNSCRAPED_SECONDS = 15.0
-"""On top of the 3.5 scrape intervals in which a sample counts as the present one."""
+"""On top of the 3.5 scrape intervals in which a sample counts as the present one. So long without a look, and three
+times as long as the closest looks are apart, Prometheus did not answer."""
 STILL_SECONDS = 30.0
 """A step that came longer ago is shown with its age; whether that is long for this trainer the rules say."""
 
@@ -28,6 +29,10 @@ class Sight:
         self._attempt = -1
         self._since = self._looked = 0.0
         self._interval = 0.0
+        self._pace = float("inf")
+        """Seconds between the closest two looks."""
+        self._outages: list[tuple[float, float]] = []
+        """When nobody could look."""
         self._scraped: float | None = None
         self._updates: float | None = None
         self._advanced: float | None = None
@@ -37,6 +42,11 @@ class Sight:
         if attempt != self._attempt:
             self._attempt, self._since = attempt, now
             self._scraped = self._updates = self._advanced = None
+            self._outages.clear()
+        elif (gap := now - self._looked) > 0:
+            self._pace = min(self._pace, gap)
+            if gap > max(UNSCRAPED_SECONDS, 3 * self._pace):
+                self._outages.append((self._looked, now))
         self._looked, self._interval = now, scrape_interval
         if updates is None:
             return
@@ -53,13 +63,18 @@ class Sight:
 
     def _state(self, attached: float | None) -> tuple[Watched, float]:
         if self._scraped is not None:
-            lost = self._looked - self._scraped > UNSCRAPED_SECONDS
-            return ("unscraped", self._scraped) if lost else ("watched", self._since)
-        begun = self._since if attached is None else max(self._since, attached)
+            scraped = self._without_outages(self._scraped)
+            lost = self._looked - scraped > UNSCRAPED_SECONDS
+            return ("unscraped", scraped) if lost else ("watched", self._since)
+        begun = self._without_outages(self._since if attached is None else max(self._since, attached))
         patience = START_SECONDS if attached is None else max(FIRST_SCRAPE_SECONDS, 3 * self._interval)
         if self._looked - begun <= patience:
             return "starting", self._since
         return ("unattached" if attached is None else "unscraped"), begun
+
+    def _without_outages(self, instant: float) -> float:
+        """``instant``, moved forward by the outages since: what is unknown is held against nobody."""
+        return instant + sum(max(0.0, end - max(begin, instant)) for begin, end in self._outages)
 
 
 def not_watched(watch: Mapping[str, Any] | None, now: float) -> str:
