@@ -48,9 +48,10 @@ def test_a_refresh_interval_that_is_not_written_is_a_minute() -> None:
 
 
 def test_targets_that_are_down() -> None:
-    """Of the runs that are guarded, with Prometheus' own reason; one that is not scraped yet is no fault."""
+    """Of the runs that are guarded, with Prometheus' own reason, and a warning: a trainer that is still starting is
+    listed and does not answer yet. One that is not scraped yet is no fault."""
     targets = [
         ScrapeTarget(labels={"run": run, "attempt": "2"}, health=health, last_error="connection refused")
         for run, health in (("a", "down"), ("b", "up"), ("c", "unknown"), ("stranger", "down"))
     ]
-    assert unscraped(targets, ["a", "b", "c"]) == ["a: attempt 2 is not scraped: connection refused"]
+    assert unscraped(targets, ["a", "b", "c"]) == ["warning: a: attempt 2 is not scraped: connection refused"]

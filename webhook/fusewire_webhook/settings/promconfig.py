@@ -57,10 +57,14 @@ def _of_one(job: str, discovery: Mapping[str, Any], *, token: bool) -> Iterable[
 
 
 def unscraped(targets: Iterable[ScrapeTarget], runs: Iterable[str]) -> list[str]:
-    """Which of these runs' exporters Prometheus has as targets and does not reach."""
+    """Which of these runs' exporters Prometheus has as targets and does not reach: warnings.
+
+    An attempt is listed before its trainer listens. The webhook says which one is unscraped for too long.
+    """
     known = set(runs)
     return [
-        f"{target.labels['run']}: attempt {target.labels.get('attempt', '?')} is not scraped: {target.last_error}"
+        f"warning: {target.labels['run']}: attempt {target.labels.get('attempt', '?')} is not scraped: "
+        f"{target.last_error}"
         for target in targets
         if target.labels.get("run") in known and target.health == "down"
     ]
