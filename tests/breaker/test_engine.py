@@ -106,6 +106,37 @@ async def test_ctrl_c_leaves_a_run_that_the_next_start_continues(tmp_path: Path)
         assert (state.divergences_run, state.infrastructure_failures, state.phase) == (0, 0, "closed")
 
 
+async def test_no_person_takes_back_a_shutdown_that_has_begun(tmp_path: Path) -> None:
+    """A decision while a trainer saves in its grace would start it again, and Ctrl-C wait for its end for ever."""
+    saved = asyncio.Event()
+
+    async def save(_: float) -> None:
+        await saved.wait()
+
+    actuator = FakeActuator(sleep=save)
+    async with guarding(tmp_path, runs={RUN: quick(), "done": quick()}, actuator=actuator) as guard:
+        await guard.running(0)
+        await guard.running(0, run="done")
+        name = await guard.promote(100, 0)
+        actuator.exit("done", 0, 0)
+        await guard.until(lambda state: state.phase == "completed", run="done")
+        ann = partial(Command, who="ann", why="so")
+        asked = asyncio.create_task(guard.engine.command(RUN, ann(verb="rollback", snapshot=name)))
+        await asyncio.sleep(0)  # it is looking for the snapshot
+        closing = asyncio.create_task(guard.engine.close(stop_runs=True, who="ann", why="Ctrl-C"))
+        for refused in (
+            asked,
+            guard.engine.command(RUN, ann(verb="rollback", scratch=True)),
+            guard.engine.command("done", ann(verb="reopen")),
+        ):
+            with pytest.raises(CommandError, match="it is not guarded now"):
+                await refused
+        assert not closing.done()
+        saved.set()
+        await asyncio.wait_for(closing, 20)
+        assert (guard.state.shut_down, actuator.alive(RUN), actuator.alive("done")) == (True, [], [])
+
+
 async def test_a_target_is_listed_before_the_start_and_until_the_exit_is_confirmed(tmp_path: Path) -> None:
     """Service discovery knows an attempt's port before its process exists, and forgets it once it is gone."""
     seen: list[list[int]] = []

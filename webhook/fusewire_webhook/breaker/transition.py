@@ -58,6 +58,7 @@ FAILS_AT_START_SECONDS = 10.0
 """A run's first attempt that fails sooner, without having attached, is a command that fails at its start."""
 NEVER_JUDGED = "nothing ever judged it: the trainer never called fusewire.attach()"
 """What a command that is done without having attached is to be told of."""
+NOT_GUARDED = "it is not guarded now: start it again with the same `fusewire run …` (or `fusewire serve`)"
 
 
 def transition(state: RunState, event: Event) -> tuple[RunState, tuple[Action, ...]]:
@@ -92,7 +93,7 @@ def refusal(state: RunState, command: Command) -> str | None:  # noqa: PLR0911 -
     if command.verb == "shutdown":
         return None
     if not state.declared or state.shut_down:
-        return "it is not guarded now: start it again with the same `fusewire run …` (or `fusewire serve`)"
+        return NOT_GUARDED
     match command.verb:
         case "reopen":
             able = state.phase == "completed"

@@ -133,6 +133,8 @@ class Engine:
         self._blocking.close()
 
     async def _shut_down(self, command: Command) -> None:
+        for run in self._runs.values():
+            run.folded.closing = True  # a decision would start a run again that this waits for
         active = [run for run in self._runs.values() if run.at_work and not run.state.finished]
         answers = await asyncio.gather(*(run.folded.append(command) for run in active), return_exceptions=True)
         for run, answer in zip(active, answers, strict=True):

@@ -49,6 +49,8 @@ class FoldedRun:
         """Journal entry up to which the state is folded."""
         self.changed = asyncio.Event()
         """Set whenever the state has changed."""
+        self.closing = False
+        """Its trainer is being stopped for good: nobody decides anything any more."""
         self._journal = journal
         self._announce = announce
         self._then = then
@@ -88,11 +90,13 @@ class FoldedRun:
         return seq
 
     async def decide(self, command: Command) -> str | None:
-        """Journal a person's decision; why the breaker refused it, where something had come before it.
+        """Journal a person's decision; why it is refused, where something had come before it.
 
         Raises:
             JournalError: it is not stored; nothing is done about it.
         """
+        if self.closing:
+            return breaker.NOT_GUARDED
         return self._refused.pop(await self.append(command), None)
 
     def _put(self, event: Event) -> asyncio.Future[int]:
