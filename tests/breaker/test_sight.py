@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusewire_webhook.engine.sight import FIRST_SCRAPE_SECONDS, START_SECONDS, Sight, not_watched, standing
+from fusewire_webhook.watch.discovery import SILENT_SECONDS
 
 LOOK_SECONDS = 2
 
@@ -23,8 +24,8 @@ def seen(*, scraped: tuple[int, int] = (0, 0), now: int, pace: float = 1.0, atte
     [
         ((0, 0), None, 60, "starting", 0),
         ((0, 0), None, 62, "unattached", 0),
-        ((0, 0), 50.0, 80, "starting", 0),
-        ((0, 0), 50.0, 82, "unscraped", 50),
+        ((0, 0), 50.0, 140, "starting", 0),
+        ((0, 0), 50.0, 142, "unscraped", 50),
         ((0, 0), 500.0, 90, "starting", 0),
         ((10, 200), 8.0, 100, "watched", 0),
         ((10, 200), None, 100, "watched", 0),  # a disk that was full for the exporter's file
@@ -103,11 +104,19 @@ def test_looks_that_are_far_apart_are_no_outages() -> None:
     assert not_watched(told, 660.0).startswith("not scraped for 120 s")
 
 
+def test_a_prometheus_that_asks_once_a_minute_learns_of_an_attempt_in_time() -> None:
+    """Its question may come a minute after the trainer attached, and the watch calls that no silence either."""
+    told = seen(now=70).told(1, 5.0)
+    assert told is not None
+    assert told["state"] == "starting"
+    assert FIRST_SCRAPE_SECONDS >= SILENT_SECONDS
+
+
 @pytest.mark.parametrize("scrape_interval", [1.0, 60.0])
 def test_the_first_scrape_may_take_three_intervals(scrape_interval: float) -> None:
-    """A Prometheus that scrapes once a minute has not failed after half of it."""
+    """A Prometheus that scrapes once a minute has not failed after two of them."""
     sight = Sight()
-    for at in range(0, 100, 2):
+    for at in range(0, 140, 2):
         sight.look(0, None, at, scrape_interval=scrape_interval)
     told = sight.told(0, 1.0)
     assert told is not None

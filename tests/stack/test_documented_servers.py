@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fusewire_webhook.cli.check import alertmanager_problems, ask, prometheus_problems, serving_problems
+from fusewire_webhook.engine import sight
 from fusewire_webhook.service import Service, serving
 from fusewire_webhook.settings.config import (
     AlertmanagerConfig,
@@ -71,12 +72,13 @@ def state(service: Service) -> str:
     return str((service.engine.view("toy").watch or {}).get("state"))
 
 
-async def test_your_own_servers_as_documented(tmp_path: Path) -> None:
+async def test_your_own_servers_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tokens on, what is printed scrapes the trainer, delivers beats and trips; ``check`` is content.
 
     Before, with a Prometheus that sends its token without a scheme, the watch is degraded and says what is
     missing, and the run counts as not scraped.
     """
+    monkeypatch.setattr(sight, "FIRST_SCRAPE_SECONDS", 10.0)  # nothing else here takes 90 s
     programs = find_binaries(prometheus=True, alertmanager=True)
     assert programs.prometheus is not None
     assert programs.alertmanager is not None

@@ -13,8 +13,9 @@ Watched = Literal["starting", "watched", "unattached", "unscraped"]
 
 START_SECONDS = 60.0
 """A trainer that imports and loads for so long without having attached is starting up."""
-FIRST_SCRAPE_SECONDS = 30.0
-"""From having attached to the first scrape, or three scrape intervals where they are longer."""
+FIRST_SCRAPE_SECONDS = 90.0
+"""From having attached to the first scrape: past Prometheus' default ``refresh_interval`` of a minute, at which it
+learns of the attempt. Or three scrape intervals where they are longer."""
 UNSCRAPED_SECONDS = 15.0
 """On top of the 3.5 scrape intervals in which a sample counts as the present one. So long without a look, and three
 times as long as the closest looks are apart, Prometheus did not answer."""
