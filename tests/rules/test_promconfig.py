@@ -40,6 +40,15 @@ def test_what_keeps_prometheus_from_asking(config: dict[str, Any], token: bool, 
     assert all(word in line for word, line in zip(words, found, strict=True))
 
 
+def test_the_discovery_of_another_service_is_its_own_business() -> None:
+    """A path that ends in /sd is not fusewire's alone: beside the job fusewire other jobs may ask as they like."""
+    config = job(authorization=BEARER)
+    config["scrape_configs"] += job("nodes", url="http://inventory/sd", refresh_interval="5m")["scrape_configs"]
+    assert problems(config, token=True) == []
+    (words,) = problems(job("nodes", url="http://inventory/sd"), token=False)
+    assert "add the job fusewire" in words
+
+
 def test_a_refresh_interval_that_is_not_written_is_a_minute() -> None:
     """Prometheus' own default leaves a new attempt unseen."""
     config = job()

@@ -33,12 +33,16 @@ def problems(config: Mapping[str, Any], *, token: bool) -> list[str]:
             f"no scrape job asks the webhook what to scrape, so no rule sees a run: add the job {JOB} with "
             "http_sd_configs (docs/configuration.md)"
         ]
-    return [words for job, discovery in asked for words in _of_one(job, discovery, token=token)]
+    ours = [(job, discovery) for job, discovery in asked if job == JOB] or asked  # others may serve /sd, too
+    return [words for job, discovery in ours for words in _of_one(job, discovery, token=token)]
 
 
 def _of_one(job: str, discovery: Mapping[str, Any], *, token: bool) -> Iterable[str]:
     if job != JOB:
-        yield f"the scrape job {job} asks /sd, but the rules select on job {JOB}: rename it"
+        yield (
+            f"the scrape job {job} asks /sd, but the rules select on job {JOB}: rename it, or add the job {JOB} "
+            "where that is the /sd of another service"
+        )
     refresh = str(discovery.get("refresh_interval", "1m"))
     seconds = duration(refresh)
     if seconds is None or seconds > REFRESH_SECONDS:
