@@ -164,6 +164,7 @@ async def serving(
             ca_file=config.listen.tls.cert_file if config.listen.tls is not None else None,
         )
         stack.enter_context(folder.announced(address))
+        parts.engine.begin()  # last: what fails or is interrupted above has started nothing
         yield Service(
             engine=parts.engine,
             deadman=parts.deadman,
@@ -281,13 +282,15 @@ class _Parts:
         ProcessCollector(registry=self.metrics.registry)
         for run in self.config.runs:
             self.metrics.guard(run)
-        await self.engine.start()
-        promoted = await asyncio.to_thread(_promotion_times, self.folder.root, tuple(self.config.runs))
-        for run, at in promoted.items():
-            self.metrics.promoted(run, at)
-        yield
-        await self.engine.close(stop_runs=False)
-        await self.actuator.close()
+        try:
+            await self.engine.take_up()
+            promoted = await asyncio.to_thread(_promotion_times, self.folder.root, tuple(self.config.runs))
+            for run, at in promoted.items():
+                self.metrics.promoted(run, at)
+            yield
+        finally:  # aiohttp leaves no context whose start failed
+            await self.engine.close(stop_runs=False)
+            await self.actuator.close()
 
     def _views(self) -> list[RunView]:
         return self.engine.views()

@@ -108,10 +108,28 @@ class Engine:
         """Fold the journal, go on with what it owes, declare new runs and start them.
 
         Raises:
+            JournalError, OSError: see :meth:`take_up`.
+        """
+        await self.take_up()
+        self.begin()
+
+    async def take_up(self) -> None:
+        """Fold the journal and declare new runs. Nothing is begun yet: where it fails, all is as it was.
+
+        Raises:
             JournalError: the journal cannot be read or written.
+            OSError: a new run's folder cannot be made.
         """
         await self._blocking(self._replay)
-        await asyncio.gather(*(run.take_up() for run in self._runs.values()))
+        outcomes = await asyncio.gather(*(run.take_up() for run in self._runs.values()), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    def begin(self) -> None:
+        """Go on with what the journal owes, and start new runs: all of them are taken up. Cannot fail half way."""
+        for run in self._runs.values():
+            run.begin()
         self._spawn(self._follow_exporters(), "exporters")
         self._spawn(self._tend(), "snapshots")
 

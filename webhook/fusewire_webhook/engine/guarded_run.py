@@ -82,7 +82,7 @@ class GuardedRun:
             checkpoint=checkpoint,
         )
         self.at_work = False
-        """Nothing is begun before the whole journal is folded, nor while the engine closes."""
+        """Nothing is begun before every run is taken up, nor while the engine closes."""
         self._spawn = spawn
         self._checkpoint = checkpoint
         self._lanes: dict[str, asyncio.Task[None]] = {}
@@ -107,12 +107,12 @@ class GuardedRun:
     # Taking up ----------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Declare the run, or go on with what its journal owes.
+        """Declare the run, or bring its journal up to what its disk and its configuration say.
 
         Raises:
             JournalError: the journal cannot be written.
+            OSError: the folder of a new run cannot be made.
         """
-        self.at_work = True
         effects, policy = self.effects, Policy.of(self.effects.config)
         if not self.state.declared:
             first = await effects.blocking(effects.processes.first_free_attempt)
@@ -128,6 +128,10 @@ class GuardedRun:
             endpoint = await effects.blocking(effects.processes.endpoint.on_disk, self.state.attempt)
             if endpoint is not None:
                 effects.processes.endpoint.listen_at(endpoint)
+
+    def begin(self) -> None:
+        """Go on with what the journal owes."""
+        self.at_work = True
         self.look_after()
 
     async def _reconcile_disk(self) -> None:
