@@ -303,3 +303,13 @@ def test_webhook_whose_address_cannot_be_told_serves_all_the_same(tmp_path: Path
     folder.address_file.mkdir(parents=True)  # nothing can take its place
     with folder.announced(ServingAddress(url="http://127.0.0.1:1", pid=1)):
         assert folder.address_file.is_dir()
+
+
+def test_two_runs_folders_that_lead_to_one_new_run_folder_are_guarded_once(tmp_path: Path) -> None:
+    """Also where the run's folder is not there yet: it is made, so that it can be locked."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    first, second = RunsFolder(tmp_path / "real"), RunsFolder(tmp_path / "linked")
+    refused = pytest.raises(ConfigError, match="linked/toy: is guarded already")
+    with first.runs_locked(["toy"]), refused, second.runs_locked(["toy"]):
+        pytest.fail("guarded twice")

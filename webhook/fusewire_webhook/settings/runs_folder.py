@@ -96,9 +96,11 @@ class RunsFolder:
         with contextlib.ExitStack() as stack:
             for run in runs:
                 folder = self.root / run
+                with contextlib.suppress(OSError):  # whoever uses it tells
+                    folder.mkdir(exist_ok=True)
                 try:
                     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-                except OSError:  # not there yet; whoever uses it tells of anything else
+                except OSError:
                     continue
                 stack.callback(os.close, fd)
                 try:
