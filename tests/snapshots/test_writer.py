@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
+import io
 import mmap
 import os
 import re
@@ -10,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pytest
@@ -335,4 +338,30 @@ def test_every_byte_of_a_large_state_arrives(request: pytest.FixtureRequest, whe
     one.close()
     assert observer.failures == []
     [info] = SnapshotStore(run_dir).list()
+    np.testing.assert_array_equal(load_state(info.path)["w"], values)
+
+
+class _PickyFile(io.FileIO):
+    """A file whose disk cannot reach the memory that is written: such as pinned memory of a GPU's driver."""
+
+    def write(self, data: Any) -> int:
+        if fcntl.fcntl(self, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+        return super().write(data)
+
+
+class _PickyLayer(FileLayer):
+    def create(self, path: Path) -> IO[bytes]:
+        return cast(IO[bytes], _PickyFile(path, "xb"))
+
+
+def test_memory_that_the_disk_cannot_reach_is_written_through_the_page_cache(tmp_path: Path) -> None:
+    """A refusal of the memory is no failure of the snapshot."""
+    values = np.random.default_rng(1).integers(0, 256, 4 << 20, np.uint8)
+    observer = Recorder()
+    one = writer(tmp_path, observer=observer, files=_PickyLayer())
+    one.save(1, {"w": values})
+    one.close()
+    assert observer.failures == []
+    [info] = SnapshotStore(tmp_path).list()
     np.testing.assert_array_equal(load_state(info.path)["w"], values)

@@ -112,7 +112,7 @@ class FileLayer:
 
 
 def _write_direct(file: IO[bytes], data: memoryview) -> int:
-    """Write without a copy in the page cache; the bytes written, 0 where file system or alignment forbid it.
+    """Write without a copy in the page cache; the bytes written, 0 where file system or memory forbid it.
 
     The copy and its fresh pages are most of what a large file costs the cores, many times so on a virtual machine
     whose host has yet to provide the pages; and they push out of the cache what the training reads.
@@ -125,7 +125,8 @@ def _write_direct(file: IO[bytes], data: memoryview) -> int:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | direct)
         return file.write(data)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+        # EFAULT: the disk cannot reach memory that a driver maps, such as some pinned memory of a GPU's; a copy can
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EFAULT):
             raise
         return 0
     finally:
