@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from fusewire.snapshots import SnapshotStore, Verification
 from fusewire_webhook.actuators.fake import FakeActuator
 from fusewire_webhook.breaker.events import Command, Event
 from fusewire_webhook.breaker.state import RunState
@@ -20,6 +23,7 @@ from fusewire_webhook.errors import JournalError
 from fusewire_webhook.service import Service
 from fusewire_webhook.settings.config import AlertmanagerConfig
 from fusewire_webhook.watch.prometheus import ManagedAlert
+from tests.breaker.doubles import write_snapshot
 
 from .site import configured, served, until
 
@@ -118,6 +122,34 @@ async def test_a_completed_run_waits_for_the_verdict_on_its_last_snapshot(
         await all_finished(replace(service, promoter=promoter), config, said.append)  # type: ignore[arg-type]
     assert promoter.looks == 3
     assert len(said) == len(candidates)
+
+
+async def test_a_promotion_that_a_person_asked_for_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A completed run whose snapshot verifies longer than the gate waits is guarded until it is promoted."""
+    config, said, actuator, verify = configured(tmp_path, "a"), list[str](), FakeActuator(), SnapshotStore.verify
+    held = threading.Event()
+
+    def slow(self: SnapshotStore, name: str, mode: Literal["full", "sampled"] = "full") -> Verification:
+        assert held.wait(60)
+        return verify(self, name, mode)
+
+    monkeypatch.setattr(SnapshotStore, "verify", slow)
+    async with served(config, actuator) as service:
+        name = write_snapshot(tmp_path / "runs" / "a", 100, 0)
+        actuator.exit("a", 0, 0)
+        await service.engine.wait_finished("a")
+        await service.engine.command("a", Command(verb="promote", who="ann", why="it is good", snapshot=name))
+        promoter = replace(service, promoter=_Verdict())  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(all_finished(promoter, config, said.append))
+        await asyncio.wait({waiting}, timeout=1)
+        early = waiting.done()
+        held.set()
+        await asyncio.wait_for(waiting, 60)
+        view = service.engine.view("a")
+    assert (early, [one["name"] for one in view.promoted]) == (False, [name])
+    assert said == [f"a: waiting until {name} is promoted, as ann asked (Ctrl-C: do not wait)"]
 
 
 async def lock(service: Service, actuator: FakeActuator, run: str) -> None:

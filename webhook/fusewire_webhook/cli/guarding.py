@@ -28,8 +28,8 @@ HURRY_SECONDS = 0.1
 """Between two looks for what still lives in that time: a start may have been under way."""
 VERDICT_SLACK_SECONDS = 5.0
 """On top of twice the gate's patience: how long a completed run waits for its last snapshot's verdict."""
-
-
+PROMOTION_LOOK_SECONDS = 0.2
+"""Between two looks whether what a person has asked to promote is."""
 PAGE_SECONDS = 30.0
 """How long a locked run waits at most until people are paged, where it is fusewire's Alertmanager that does so."""
 
@@ -152,7 +152,8 @@ def _tell_failure(following: asyncio.Future[None]) -> None:
 async def all_finished(service: Service, config: Config, say: Callable[[str], None]) -> None:
     """Return once every run is finished at the same moment: until then a person may reset or reopen one.
 
-    Waits for the verdict on what a completed run left, and for the page about a locked one, once for each such end.
+    Waits for the verdict on what a completed run left, and for the page about a locked one, once for each such end;
+    and for what a person has asked to promote, however long that takes to verify.
     """
     pages = config.alertmanager.people_file is not None
     seen: set[tuple[Any, ...]] = set()
@@ -162,10 +163,14 @@ async def all_finished(service: Service, config: Config, say: Callable[[str], No
         if _end(view) not in seen:
             seen.add(_end(view))
             await _heard(service, view, say, pages=pages)
+        await _promoted(service, run, say)
+
+    def ended(view: RunView) -> bool:
+        return view.finished and _end(view) in seen and not service.engine.state(view.run).promotions
 
     while True:
         await asyncio.gather(*map(finished, config.runs))
-        if all(view.finished and _end(view) in seen for view in service.engine.views()):
+        if all(map(ended, service.engine.views())):
             return
 
 
@@ -195,6 +200,17 @@ async def _heard(service: Service, view: RunView, say: Callable[[str], None], *,
                         "(Ctrl-C: do not wait)"
                     )
                 await asyncio.sleep(service.promoter.period)
+
+
+async def _promoted(service: Service, run: str, say: Callable[[str], None]) -> None:
+    """Wait until nothing is left that a person has asked to promote: the next `fusewire run` would not do it."""
+    told: set[str] = set()
+    while asked := service.engine.state(run).promotions:
+        for one in asked:
+            if one.name not in told:
+                told.add(one.name)
+                say(f"{run}: waiting until {one.name} is promoted, as {one.who} asked (Ctrl-C: do not wait)")
+        await asyncio.sleep(PROMOTION_LOOK_SECONDS)
 
 
 async def stop(service: Service, config: Config, taken: Interrupts, say: Callable[[str], None]) -> None:
