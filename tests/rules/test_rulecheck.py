@@ -305,6 +305,12 @@ def test_without_promtool_everything_else_is_still_checked(tmp_path: Path) -> No
         b"groups: [{name: g, rules: [1]}]", b"groups: [{name: g, interval: soon, rules: []}]",
         b"groups: [{name: g, rules: [{alert: A, expr: up, labels: [trip]}]}]",
         b"groups: [{name: g, rules: [{alert: A, expr: up, annotations: none}]}]",
+        b"v: 2024-02-31", b"v: !!float abc", b"v: !!timestamp abc", b"v: !!int ''",
+        pytest.param(b"[" * 1000, id="deep YAML"),
+        pytest.param(
+            b"groups: [{name: g, rules: [{record: a, expr: '" + b"(" * 1000 + b"1" + b")" * 1000 + b"'}]}]",
+            id="deep PromQL",
+        ),
     ],
 )  # fmt: skip
 def test_a_file_of_another_shape_is_a_problem_of_that_file(tmp_path: Path, content: bytes, promtool: str) -> None:

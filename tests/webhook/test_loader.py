@@ -125,6 +125,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("runs_dir: a\nruns_dir: b\n", ":2: not YAML: the key 'runs_dir' stands here twice"),
         ("? [a, b]\n: c\n", ":1: not YAML: a key must be a text"),
         ("runs_dir: !!python/object/apply:os.getcwd []\n", ":1: not YAML: "),
+        ("runs_dir: 2024-02-31\n", ": not YAML: day is out of range for month"),
         ("- a\n", ": must hold keys and values, not a list"),
     ],
 )

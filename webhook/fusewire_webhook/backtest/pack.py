@@ -139,7 +139,7 @@ def load(files: Sequence[Path]) -> Pack:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
             raise ConfigError(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("groups") or [], list):
             raise ConfigError(f"{path}: no rule file: it has no list of groups")

@@ -62,7 +62,7 @@ def read_yaml(path: Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{where}: not YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 

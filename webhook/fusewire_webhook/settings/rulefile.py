@@ -122,7 +122,7 @@ def read(path: Path) -> Iterator[Rule]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
         raise Unreadable(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise Unreadable("no rule file: it holds no groups")
@@ -138,7 +138,7 @@ def read(path: Path) -> Iterator[Rule]:
                 raise Unreadable("labels and annotations hold names and values", name)
             try:
                 yield rule_of(body, file=path, interval=interval)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Unreadable(" ".join(str(error).split()), name) from error
 
 
