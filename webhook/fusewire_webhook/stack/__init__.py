@@ -73,17 +73,20 @@ class Stack:
         """Have the Prometheus that was started here load these rule files.
 
         Raises:
-            StackError: it did not; it goes on with what it had.
+            StackError: that was not seen; it goes on with what it had, or loads them later.
         """
         prometheus = self.children["prometheus"]
         assert self._configure is not None
-        _, before = await self._reloads()
         await self._configure(files)
-        prometheus.hang_up()
+        before = 0.0
         deadline = time.monotonic() + RELOAD_SECONDS
         while time.monotonic() < deadline:
             succeeded, at = await self._reloads()
-            if succeeded and at != before:
+            if not before:  # whatever it loads from here on is the new configuration
+                before = at
+                if before:
+                    prometheus.hang_up()
+            elif succeeded and at != before:
                 return
             await asyncio.sleep(0.1)
         raise StackError(f"Prometheus did not load them within {RELOAD_SECONDS:g} s; log: {prometheus.command.log}")
