@@ -297,6 +297,17 @@ def test_a_forked_child_that_crashes(train: Train) -> None:
     assert json.loads((trainer.attempt_dir / "last-values.json").read_text())["step"] == 1
 
 
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
 def test_a_forked_child_frees_the_port(train: Train) -> None:
     """When the trainer is gone its port is free, though a forked worker lives on."""
     trainer = train(FORK.format(child="time.sleep(600)", parent="os._exit(0)"))
@@ -304,10 +315,7 @@ def test_a_forked_child_frees_the_port(train: Train) -> None:
     child = int(trainer.line())
     trainer.process.wait(60)
     try:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            probe.listen()
+        eventually(lambda: _is_free(port))  # the worker lets go of it as its first act, once it has a core
     finally:
         os.kill(child, signal.SIGKILL)
 
