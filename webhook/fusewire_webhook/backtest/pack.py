@@ -13,6 +13,7 @@ import yaml
 from fusewire.metrics import sample_names
 from fusewire_webhook.backtest.pruning import ALERTS, live_rules, reads
 from fusewire_webhook.errors import ConfigError
+from fusewire_webhook.settings.rulefile import Unreadable, parse
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
@@ -136,11 +137,9 @@ def load(files: Sequence[Path]) -> Pack:
     documents = []
     for path in files:
         try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
-            raise ConfigError(f"{path}: not YAML: {error}") from error
+            document = parse(path)
+        except Unreadable as error:
+            raise ConfigError(f"{path}: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("groups") or [], list):
             raise ConfigError(f"{path}: no rule file: it has no list of groups")
         documents.append(document)

@@ -112,18 +112,27 @@ class Unreadable(Exception):
         self.rule = rule
 
 
+def parse(path: Path) -> Any:
+    """What YAML makes of a file.
+
+    Raises:
+        Unreadable: it cannot be read, or is not YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from error
+    except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
+        raise Unreadable(f"not YAML: {' '.join(str(error).split())}") from error
+
+
 def read(path: Path) -> Iterator[Rule]:
     """The rules of a file.
 
     Raises:
         Unreadable: it is none.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from error
-    except Exception as error:  # PyYAML lets out what float(), int(), date() and deep nesting raise
-        raise Unreadable(f"not YAML: {' '.join(str(error).split())}") from error
+    document = parse(path)
     if not isinstance(document, dict):
         raise Unreadable("no rule file: it holds no groups")
     for group in _mappings(document, "groups"):
